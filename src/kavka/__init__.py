@@ -1,0 +1,3 @@
+"""Kavka: an event-streaming platform that speaks Kafka's protocol and keeps Kafka's files."""
+
+__version__ = "0.1.0"

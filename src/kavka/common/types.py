@@ -1,0 +1,28 @@
+"""Types with names: what an int or a pair means where it crosses a border between layers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+PartitionId = NewType("PartitionId", int)
+BrokerId = NewType("BrokerId", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+TimestampMs = NewType("TimestampMs", int)
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+
+
+class TopicPartition(NamedTuple):
+    """A partition's name; as text it is the name of its folder on disk."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
