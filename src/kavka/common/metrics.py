@@ -1,0 +1,187 @@
+"""Counters, gauges and histograms, read by Prometheus.
+
+One `Registry` belongs to one broker and is handed down; there is no global one. A family is made once
+(`registry.counter(...)`), its children are looked up once per label set (`family.labels("orders")`) and
+kept by whoever counts, so that the hot path is `child.value += n`: no lock, no lookup, no call.
+
+Only the thread that owns a child adds to it (for nearly all of them the event loop). A scrape reads
+children without a lock; it may see one addition more or less, never a torn number.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+SECONDS_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+BYTES_BUCKETS = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0)
+
+
+class Counter:
+    """Only grows: `value += n`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
+class Gauge:
+    """Goes up and down: assign or add to `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
+class Histogram:
+    """`counts[i]` is the number of observations above `bounds[i-1]` and up to `bounds[i]`; the last is the rest."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum: float = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+C = TypeVar("C", Counter, Gauge, Histogram)
+
+
+class Family(Generic[C]):
+    """All children of one metric name; `labels()` gives the same child for the same values every time."""
+
+    __slots__ = ("_children", "_make", "help", "kind", "label_names", "name")
+
+    def __init__(self, kind: str, name: str, help: str, label_names: tuple[str, ...], make: Callable[[], C]) -> None:
+        self.kind = kind
+        self.name = name
+        self.help = help
+        self.label_names = label_names
+        self._make: Callable[[], C] = make
+        self._children: dict[tuple[str, ...], C] = {}
+
+    def labels(self, *values: str) -> C:
+        child = self._children.get(values)
+        if child is None:
+            if len(values) != len(self.label_names):
+                raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)} of them")
+            child = self._children.setdefault(values, self._make())
+        return child
+
+    def remove(self, *values: str) -> None:
+        """Forget a child, when what it counts is gone (a deleted topic). It is no error if there is none."""
+        self._children.pop(values, None)
+
+    def children(self) -> list[tuple[tuple[str, ...], C]]:
+        return list(self._children.items())
+
+
+# What a gauge's callable gives: one number, or (label values, number) pairs when the gauge has labels.
+GaugeReader = Callable[[], "float | Iterable[tuple[Sequence[str], float]]"]
+
+
+class Registry:
+    __slots__ = ("_families", "_readers")
+
+    def __init__(self) -> None:
+        self._families: dict[str, Family[Any]] = {}
+        self._readers: dict[str, GaugeReader] = {}
+
+    def counter(self, name: str, help: str, label_names: Sequence[str] = ()) -> Family[Counter]:
+        """The exported name always ends in `_total`, whether `name` does or not."""
+        return self._family("counter", name, help, label_names, Counter)
+
+    def gauge(
+        self, name: str, help: str, label_names: Sequence[str] = (), read: GaugeReader | None = None
+    ) -> Family[Gauge]:
+        """With `read` the values are asked for when scraped, in the thread that scrapes; children are then ignored."""
+        family = self._family("gauge", name, help, label_names, Gauge)
+        if read is not None:
+            self._readers[name] = read
+        return family
+
+    def histogram(
+        self, name: str, help: str, label_names: Sequence[str] = (), buckets: Sequence[float] = SECONDS_BUCKETS
+    ) -> Family[Histogram]:
+        bounds = tuple(float(b) for b in buckets)
+        if not bounds or list(bounds) != sorted(set(bounds)):
+            raise ValueError(f"{name}: the buckets must rise")
+        return self._family("histogram", name, help, label_names, lambda: Histogram(bounds))
+
+    def _family(self, kind: str, name: str, help: str, label_names: Sequence[str], make: Callable[[], C]) -> Family[C]:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = Family(kind, name, help, tuple(label_names), make)
+        elif family.kind != kind or family.label_names != tuple(label_names):
+            raise ValueError(f"{name} exists already as a {family.kind} with the labels {family.label_names}")
+        return family
+
+    def collect(self) -> Iterator[Metric]:
+        """prometheus_client's collector interface."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        for family in list(self._families.values()):
+            names = family.label_names
+            if family.kind == "counter":
+                counters = CounterMetricFamily(family.name, family.help, labels=names)
+                for values, child in family.children():
+                    counters.add_metric(values, child.value)
+                yield counters
+            elif family.kind == "gauge":
+                gauges = GaugeMetricFamily(family.name, family.help, labels=names)
+                for labels, number in self._gauge_values(family):
+                    gauges.add_metric(labels, number)
+                yield gauges
+            else:
+                histograms = HistogramMetricFamily(family.name, family.help, labels=names)
+                for values, child in family.children():
+                    histograms.add_metric(values, _cumulative(child), child.sum)
+                yield histograms
+
+    def _gauge_values(self, family: Family[Gauge]) -> list[tuple[Sequence[str], float]]:
+        read = self._readers.get(family.name)
+        if read is None:
+            return [(values, child.value) for values, child in family.children()]
+        try:
+            result = read()
+            return [((), result)] if isinstance(result, (int, float)) else list(result)
+        except Exception:
+            log.exception("The gauge %s could not be read", family.name)
+            return []
+
+    def render(self) -> bytes:
+        """The text that `/metrics` answers with."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        # No auto_describe: registering would otherwise collect once more, only to learn the names.
+        collectors = CollectorRegistry(auto_describe=False)
+        collectors.register(self)
+        return bytes(generate_latest(collectors))
+
+
+def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+    total = 0
+    rows: list[tuple[str, float]] = []
+    for bound, count in zip((*histogram.bounds, float("inf")), list(histogram.counts), strict=True):
+        total += count
+        rows.append(("+Inf" if bound == float("inf") else repr(bound), total))
+    return rows
