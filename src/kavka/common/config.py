@@ -1,0 +1,334 @@
+"""The machinery of configuration tables: one row per name, and everything else is derived from the rows.
+
+Parsing, bounds, `DescribeConfigs`, what may change while running and the reference in the docs all read the same
+`ConfigKey`. The rows are in `topic_config.py` and `broker_config.py`. Values are text outside (files, requests, the
+metadata tree) and parsed inside: int, float, bool, str, or a tuple of str for a list; None where nothing is set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, Protocol
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+SHORT_MIN, SHORT_MAX = -(2**15), 2**15 - 1
+
+
+class ConfigType(IntEnum):
+    """The numbers are those of DescribeConfigs' `config_type`."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Dynamic(Enum):
+    """How a broker's value can change while it runs; the text is the one in Kafka's reference."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class ConfigError(ValueError):
+    """A value that is not allowed. `str()` is one line that names the key and says what is allowed."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        self.reason = message
+        super().__init__(f"{name}: {message}")
+
+
+class Validator(Protocol):
+    @property
+    def allowed(self) -> str:
+        """What is allowed, to follow 'it must be'."""
+        ...
+
+    def accepts(self, value: Any) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    minimum: float
+
+    @property
+    def allowed(self) -> str:
+        return f"at least {self.minimum}"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value >= self.minimum)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    minimum: float
+    maximum: float
+
+    @property
+    def allowed(self) -> str:
+        return f"between {self.minimum} and {self.maximum}"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(self.minimum <= value <= self.maximum)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+    ignore_case: bool = False
+
+    @property
+    def allowed(self) -> str:
+        return "one of " + ", ".join(self.values)
+
+    def accepts(self, value: Any) -> bool:
+        if self.ignore_case:
+            return value.lower() in {v.lower() for v in self.values}
+        return value in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class EachOneOf:
+    """For a list: every item is one of these."""
+
+    values: tuple[str, ...]
+    may_be_empty: bool = False
+
+    @property
+    def allowed(self) -> str:
+        return ("a list of " if self.may_be_empty else "one or more of ") + ", ".join(self.values)
+
+    def accepts(self, value: Any) -> bool:
+        return (self.may_be_empty or len(value) > 0) and all(item in self.values for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class NotEmpty:
+    @property
+    def allowed(self) -> str:
+        return "given, not empty"
+
+    def accepts(self, value: Any) -> bool:
+        return len(value) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfies:
+    """Any other rule, with its own words for what is allowed."""
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """The broker's setting a topic's setting falls back to; its number times `factor` is in the topic's unit."""
+
+    name: str
+    factor: int = 1
+
+    def convert(self, value: Any) -> Any:
+        return value if self.factor == 1 else value * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One setting.
+
+    `synonyms` are the broker settings behind it, the first that is set wins (for a topic's setting: those it falls
+    back to; for a broker's: the coarser units of the same quantity). `warning` follows the name in the line that is
+    shown when somebody sets it: 'has no effect yet'. `internal` settings are taken but not described or documented.
+    """
+
+    name: str
+    type: ConfigType
+    default: Any
+    help: str
+    validator: Validator | None = None
+    importance: Importance = Importance.MEDIUM
+    dynamic: Dynamic = Dynamic.READ_ONLY
+    synonyms: tuple[Synonym, ...] = ()
+    warning: str | None = None
+    internal: bool = False
+
+    @property
+    def attribute(self) -> str:
+        return self.name.replace(".", "_").replace("-", "_")
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words, for errors and docs."""
+        if self.validator is not None:
+            return self.validator.allowed
+        return _TYPE_WORDS[self.type]
+
+    def parse(self, text: str) -> Any:
+        """Text to value, checked; raises ConfigError."""
+        value = self._convert(text.strip() if self.type is not ConfigType.PASSWORD else text)
+        self.check(value)
+        return value
+
+    def check(self, value: Any) -> None:
+        """The bounds alone, for a value that is parsed already."""
+        if value is not None and self.validator is not None and not self.validator.accepts(value):
+            raise ConfigError(self.name, f"{self._shown(value)} is not allowed, it must be {self.validator.allowed}")
+
+    def format(self, value: Any) -> str | None:
+        """Value to text, as Kafka writes it in an answer."""
+        match value:
+            case None:
+                return None
+            case bool():
+                return "true" if value else "false"
+            case tuple() | list():
+                return ",".join(value)
+            case _:
+                return str(value)
+
+    def _convert(self, text: str) -> Any:
+        match self.type:
+            case ConfigType.BOOLEAN:
+                lower = text.lower()
+                if lower in ("true", "false"):
+                    return lower == "true"
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                low, high = _INTEGER_BOUNDS[self.type]
+                if _INTEGER.fullmatch(text) and low <= int(text) <= high:
+                    return int(text)
+            case ConfigType.DOUBLE:
+                number = _double(text)
+                if number is not None:
+                    return number
+            case ConfigType.LIST:
+                return tuple(item.strip() for item in text.split(",")) if text else ()
+            case _:
+                return text
+        raise ConfigError(self.name, f"{self._shown(text)} is not allowed, it must be {_TYPE_WORDS[self.type]}")
+
+    def _shown(self, value: Any) -> str:
+        if self.is_sensitive:
+            return "the value"
+        text = self.format(value)
+        return f"'{text}'" if not text or isinstance(value, str) else text
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER_BOUNDS = {
+    ConfigType.INT: (INT_MIN, INT_MAX),
+    ConfigType.SHORT: (SHORT_MIN, SHORT_MAX),
+    ConfigType.LONG: (LONG_MIN, LONG_MAX),
+}
+_TYPE_WORDS = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.STRING: "a text",
+    ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.SHORT: "a whole number of 16 bits",
+    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "a list separated by commas",
+    ConfigType.CLASS: "the name of a class",
+    ConfigType.PASSWORD: "a text",
+}
+
+
+def _double(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
+# A rule between several settings of one table: gets the parsed values, raises ConfigError.
+CrossCheck = Callable[[Mapping[str, Any]], None]
+
+
+class ConfigTable:
+    """The rows of one kind of resource, by name, in the order they were given."""
+
+    __slots__ = ("checks", "keys", "kind")
+
+    def __init__(self, kind: str, keys: Iterable[ConfigKey], checks: tuple[CrossCheck, ...] = ()) -> None:
+        self.kind = kind
+        self.keys: dict[str, ConfigKey] = {}
+        self.checks = checks
+        for key in keys:
+            if key.name in self.keys:
+                raise ValueError(f"{key.name} is in the table of {kind} configs twice")
+            key.check(key.default)
+            self.keys[key.name] = key
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys
+
+    def __getitem__(self, name: str) -> ConfigKey:
+        return self.keys[name]
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self.keys.values())
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def get(self, name: str) -> ConfigKey | None:
+        return self.keys.get(name)
+
+    def defaults(self) -> dict[str, Any]:
+        return {key.name: key.default for key in self.keys.values()}
+
+    def parse_one(self, name: str, text: str) -> Any:
+        """One value; a name that is not in the table is an error here (an alteration must not be lost silently)."""
+        key = self.get(name)
+        if key is None:
+            raise ConfigError(name, f"there is no such {self.kind} config{self.hint(name)}")
+        return key.parse(text)
+
+    def parse(
+        self, values: Mapping[str, str], *, defaults: bool = True, warnings: list[str] | None = None
+    ) -> dict[str, Any]:
+        """All of `values`, parsed, checked one by one and against each other; ConfigError at the first wrong one.
+
+        With `defaults` the result has every name of the table, else only those given. Unknown names are left out; a
+        line about each, and about each setting that has no effect, is added to `warnings`.
+        """
+        parsed = self.defaults() if defaults else {}
+        for name, text in values.items():
+            key = self.get(name)
+            if key is None:
+                if warnings is not None:
+                    warnings.append(f"{name} is not a known {self.kind} config and is ignored{self.hint(name)}")
+                continue
+            parsed[key.name] = key.parse(text)
+            if key.warning is not None and warnings is not None:
+                warnings.append(f"{name} {key.warning}")
+        for check in self.checks:
+            check(parsed if defaults else {**self.defaults(), **parsed})
+        return parsed
+
+    def hint(self, name: str) -> str:
+        """'; did you mean x?' when a known name is close, else nothing."""
+        near = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.8)
+        return f"; did you mean {near[0]}?" if near else ""
