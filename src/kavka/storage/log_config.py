@@ -1,0 +1,102 @@
+"""What one partition's log needs of its topic's configuration, ready to use: no string is parsed after this."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+MAX_LONG = 2**63 - 1
+
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One field per topic setting; the names are Kafka's with underscores, the defaults those of Kafka 3.9.
+
+    It is immutable: a changed topic configuration is a new LogConfig handed to `Log.update_config`.
+    """
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    max_message_bytes: int = 1024 * 1024 + 12
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = MAX_LONG
+    delete_retention_ms: int = 24 * 3600 * 1000
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = MAX_LONG
+    flush_ms: int = MAX_LONG
+    flush_before_visible: bool = False
+    preallocate: bool = False
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = MAX_LONG
+    message_timestamp_after_max_ms: int = MAX_LONG
+    message_downconversion_enable: bool = True
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
+        """From parsed topic settings by Kafka's names (`segment.bytes`); what is missing keeps its default,
+        what a log has no use for is left out."""
+        given: dict[str, Any] = {}
+        for name in _FIELDS:
+            value = values.get(name.replace("_", "."))
+            if value is not None:
+                given[name] = value
+        if "cleanup_policy" in given:
+            given["cleanup_policy"] = _policies(given["cleanup_policy"])
+        return cls(**given)
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How long a segment may stay active: a compacted topic must also meet its maximum compaction lag."""
+        if self.compact and self.max_compaction_lag_ms > 0:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level for `compression_type`, None where it has none (or is the producer's own choice)."""
+        level: int | None = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }.get(self.compression_type)
+        return level
+
+    def random_segment_jitter(self) -> int:
+        """How much earlier than `segment.ms` one new segment rolls, so that many partitions do not roll at once."""
+        if self.segment_jitter_ms == 0:
+            return 0
+        return random.randrange(max(1, min(self.segment_jitter_ms, self.segment_ms)))
+
+
+_FIELDS = tuple(field.name for field in fields(LogConfig))
+
+
+def _policies(value: str | Iterable[str]) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(part.strip() for part in parts if part.strip())
