@@ -1,0 +1,347 @@
+"""The layout of record batches, and walking over them without opening them.
+
+Magic 2 (big-endian; everything from `attributes` on is covered by the CRC-32C):
+
+    0   base_offset      i64      17  crc               u32      43  producer_id     i64
+    8   batch_length     i32      21  attributes        i16      51  producer_epoch  i16
+    12  leader_epoch     i32      23  last_offset_delta i32      53  base_sequence   i32
+    16  magic            i8       27  base_timestamp    i64      57  record_count    i32
+                                  35  max_timestamp     i64      61  the records
+
+Magic 0 and 1, one message each (the CRC-32 covers everything from `magic` on):
+
+    0   offset           i64      16  magic             i8       18  timestamp   i64 (magic 1 only)
+    8   message_size     i32      17  attributes        i8           key         i32 length (-1: null) + bytes
+    12  crc              u32                                         value       i32 length (-1: null) + bytes
+
+A compressed message of magic 0 or 1 is a wrapper: its value is a compressed set of messages, its offset that of the
+last of them. In all formats the length field does not count the 12 bytes of offset and length (`LOG_OVERHEAD`), base
+offset and leader epoch may be changed without touching the CRC, and attributes are: bits 0-2 codec, 3 timestamp type
+(1: LogAppendTime), 4 transactional, 5 control, 6 base_timestamp holds a delete horizon (4 to 6 only in magic 2).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from kavka.common.errors import ErrorCode, KafkaError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes of offset and length in front of what the length field counts, in every magic."""
+MIN_HEADER_TO_MAGIC = 17
+"""Bytes that must be there before the magic can be read."""
+
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+"""The CRC of magic 2 covers the batch from here to its end."""
+MAX_TIMESTAMP_POSITION = 35
+LEGACY_CRC_POSITION = 12
+LEGACY_SIZE_V0 = 26
+LEGACY_SIZE_V1 = 34
+"""The size of a message of magic 0 or 1 with null key and null value, offset and size included."""
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+MIN_RECORD_SIZE = 7
+"""The least a record of magic 2 can take: length, attributes, both deltas, key and value length, header count."""
+
+HEADER = Struct(">qiibIhiqqqhii")
+"""The 13 fields of a magic 2 header, in the order of `BatchHeader`."""
+LENGTH_AND_MAGIC = Struct(">qiIb")
+"""The 17 bytes that all magics share: offset, length, (leader epoch or crc), magic."""
+OFFSET_AND_LENGTH = Struct(">qi")
+U32 = Struct(">I")
+I32 = Struct(">i")
+I64 = Struct(">q")
+_LEGACY_V0 = Struct(">qiIbb")
+_LEGACY_V1 = Struct(">qiIbbq")
+_PLACE = Struct(">qii")
+_LEGACY_HEADER_SIZE = (LEGACY_SIZE_V0 - 8, LEGACY_SIZE_V1 - 8)
+
+
+def corrupt(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+class BatchHeader(NamedTuple):
+    """The header of one magic 2 batch as it stands in the bytes. Nothing is checked but that 61 bytes are there."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        return (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_MASK != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_MASK != 0
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record (sequences wrap after 2**31 - 1), -1 where there is none."""
+        return last_sequence(self.base_sequence, self.last_offset_delta)
+
+
+def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
+    if base_sequence < 0:
+        return -1
+    return (base_sequence + last_offset_delta) & 0x7FFFFFFF
+
+
+def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """The magic 2 header at `pos`; CORRUPT_MESSAGE where 61 bytes are not there. Does not look at the magic."""
+    if pos < 0 or len(buf) - pos < HEADER_SIZE:
+        raise corrupt(f"a batch header takes {HEADER_SIZE} bytes and only {max(0, len(buf) - pos)} are left")
+    return tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
+
+
+class Batch:
+    """One batch (magic 2) or one message (magic 0, 1) found in `buf[start:end]`, seen from outside.
+
+    `count` is None and `base_offset` is the wrapper's own offset (the last of the inner ones) for a compressed message
+    of magic 0 or 1: only opening it tells. Both timestamps are the message's own in magic 1, -1 in magic 0.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "buf",
+        "count",
+        "crc",
+        "end",
+        "last_offset",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "start",
+    )
+
+    def __init__(
+        self,
+        buf: Buffer,
+        start: int,
+        end: int,
+        magic: int,
+        base_offset: int,
+        last_offset: int,
+        count: int | None,
+        attributes: int,
+        crc: int,
+        base_timestamp: int = -1,
+        max_timestamp: int = -1,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        leader_epoch: int = -1,
+    ) -> None:
+        self.buf = buf
+        self.start = start
+        self.end = end
+        self.magic = magic
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.count = count
+        self.attributes = attributes
+        self.crc = crc
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.leader_epoch = leader_epoch
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        return (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.magic == 2 and self.attributes & TRANSACTIONAL_MASK != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.magic == 2 and self.attributes & CONTROL_MASK != 0
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """The time (ms) from which on the cleaner may drop this batch's tombstones, where the cleaner has set one."""
+        if self.magic == 2 and self.attributes & DELETE_HORIZON_MASK:
+            return self.base_timestamp
+        return None
+
+    @property
+    def last_sequence(self) -> int:
+        return last_sequence(self.base_sequence, self.last_offset - self.base_offset)
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes of the whole batch, not copied."""
+        return memoryview(self.buf)[self.start : self.end]
+
+    def crc_ok(self) -> bool:
+        view = memoryview(self.buf)
+        if self.magic == 2:
+            return crc32c(view[self.start + ATTRIBUTES_POSITION : self.end]) == self.crc
+        return zlib.crc32(view[self.start + MAGIC_POSITION : self.end]) == self.crc
+
+    def ensure_crc(self) -> None:
+        if not self.crc_ok():
+            raise corrupt(f"the checksum of the batch at offset {self.base_offset} does not match its bytes")
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch(magic={self.magic}, offsets={self.base_offset}..{self.last_offset}, count={self.count}, "
+            f"bytes={self.start}..{self.end}, attributes={self.attributes:#x})"
+        )
+
+
+def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Batch]:
+    """Walk the batches in `buf[start:end]`, any mixture of magics, touching only their headers.
+
+    Ends quietly at the first batch that is not whole (a fetch may cut the last one off, a crash may tear it): what is
+    valid ends at the last `Batch.end`. Raises CORRUPT_MESSAGE where a length or magic cannot be, as nothing after it
+    can be found.
+    """
+    if end is None:
+        end = len(buf)
+    pos = start
+    while (batch := batch_at(buf, pos, end)) is not None:
+        yield batch
+        pos = batch.end
+
+
+def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
+    """The batch at `pos`, None where `buf[pos:end]` does not hold it whole."""
+    if end - pos < MIN_HEADER_TO_MAGIC:
+        return None
+    offset, length, _, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
+    stop = pos + LOG_OVERHEAD + length
+    if magic == 2:
+        if length < HEADER_SIZE - LOG_OVERHEAD:
+            raise corrupt(f"batch length {length} is less than that of a batch header")
+        if stop > end:
+            return None
+        (_, _, epoch, _, crc, attributes, delta, base_ts, max_ts, pid, pepoch, sequence, count) = HEADER.unpack_from(
+            buf, pos
+        )
+        return Batch(
+            buf, pos, stop, 2, offset, offset + delta, count, attributes, crc,
+            base_ts, max_ts, pid, pepoch, sequence, epoch,
+        )  # fmt: skip
+    if magic == 1:
+        if length < LEGACY_SIZE_V1 - LOG_OVERHEAD:
+            raise corrupt(f"message size {length} is less than that of an empty message of magic 1")
+        if stop > end:
+            return None
+        _, _, crc, _, attributes, timestamp = _LEGACY_V1.unpack_from(buf, pos)
+    elif magic == 0:
+        if length < LEGACY_SIZE_V0 - LOG_OVERHEAD:
+            raise corrupt(f"message size {length} is less than that of an empty message of magic 0")
+        if stop > end:
+            return None
+        _, _, crc, _, attributes = _LEGACY_V0.unpack_from(buf, pos)
+        timestamp = -1
+    else:
+        raise corrupt(f"there is no record format of magic {magic}")
+    count = None if attributes & CODEC_MASK else 1
+    return Batch(buf, pos, stop, magic, offset, offset, count, attributes, crc, timestamp, timestamp)
+
+
+def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memoryview | None]:
+    """Key and value of a message of magic 0 or 1, not copied. They must fill the message exactly."""
+    view = memoryview(buf)
+    pos = batch.start + _LEGACY_HEADER_SIZE[batch.magic]
+    end = batch.end
+    fields: list[memoryview | None] = []
+    for name in ("key", "value"):
+        if end - pos < 4:
+            raise corrupt(f"a message ends before the length of its {name}")
+        (length,) = I32.unpack_from(view, pos)
+        pos += 4
+        if length < -1 or length > end - pos:
+            raise corrupt(f"a message has a {name} of {length} bytes where {end - pos} are left")
+        if length < 0:
+            fields.append(None)
+        else:
+            fields.append(view[pos : pos + length])
+            pos += length
+    if pos != end:
+        raise corrupt(f"a message has {end - pos} bytes after its value")
+    return fields[0], fields[1]
+
+
+def assign_offsets(
+    buf: bytearray | memoryview, base_offset: int, leader_epoch: int, log_append_time: int | None = None
+) -> None:
+    """Give the one magic 2 batch that `buf` holds its place in the log, in place.
+
+    Base offset and leader epoch lie outside the CRC. With `log_append_time` (ms) the batch also becomes one of
+    LogAppendTime with that as its max timestamp, and the CRC is made anew.
+    """
+    _PLACE.pack_into(buf, 0, base_offset, len(buf) - LOG_OVERHEAD, leader_epoch)
+    if log_append_time is not None:
+        buf[22] |= TIMESTAMP_TYPE_MASK
+        I64.pack_into(buf, MAX_TIMESTAMP_POSITION, log_append_time)
+        rewrite_crc(buf)
+
+
+def rewrite_crc(buf: bytearray | memoryview) -> None:
+    """Make the CRC of the one magic 2 batch in `buf` anew, after a change to what it covers."""
+    U32.pack_into(buf, CRC_POSITION, crc32c(memoryview(buf)[ATTRIBUTES_POSITION:]))
