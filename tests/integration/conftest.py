@@ -1,0 +1,106 @@
+"""Fixtures of the tests with real parts: the broker under test, the Java client, loud skips."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tests.support import jars, targets  # noqa: E402
+from tests.support.java_client import JavaClient  # noqa: E402
+
+ON_CI = os.environ.get("CI", "").lower() == "true"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target",
+        default=os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA),
+        help=f"broker(s) to run the client tests against, separated by commas: {', '.join(targets.NAMES)}",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "target_name" in metafunc.fixturenames:
+        names = metafunc.config.getoption("--target", targets.KAVKA).split(",")
+        metafunc.parametrize("target_name", names, scope="session")
+
+
+def skip_loudly(reason: str) -> None:
+    """A part from outside is missing: a skip that nobody can miss, and a failure where everything has to be there."""
+    if ON_CI:
+        pytest.fail(f"on CI nothing may be skipped: {reason}")
+    warnings.warn(f"SKIPPED, NOT TESTED: {reason}", stacklevel=2)
+    pytest.skip(reason)
+
+
+def need_command(command: str, package: str | None = None) -> str:
+    """A command's path, installed from Debian's packages where we may."""
+    path = shutil.which(command)
+    if path is None and package is not None and os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for argv in (["apt-get", "update"], ["apt-get", "install", "-y", package]):
+            subprocess.run(argv, env=environment, capture_output=True, check=False)
+        path = shutil.which(command)
+    if path is None:
+        skip_loudly(f"{command} is not here")
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[..., str]:
+    return need_command
+
+
+@pytest.fixture(scope="session")
+def java_parts() -> None:
+    """Java and every class path, or a loud skip."""
+    try:
+        for name in jars.CLASS_PATHS:
+            jars.class_path(name)
+    except jars.JavaMissing as error:
+        skip_loudly(str(error))
+
+
+@pytest.fixture(scope="session")
+def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
+    """One broker for all the tests of a session; each test takes a topic of its own."""
+    if target_name != targets.KAVKA:
+        try:
+            jars.class_path("server-4.3.0")
+        except jars.JavaMissing as error:
+            skip_loudly(str(error))
+    broker = targets.start_target(target_name, tmp_path_factory.mktemp(target_name))
+    try:
+        yield broker
+        assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session", params=["3.9.1", "4.3.0"])
+def java_version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def java(java_parts: None, java_version: str, target: targets.Target) -> Iterator[JavaClient]:
+    with JavaClient(java_version, target.bootstrap_servers) as client:
+        yield client

@@ -1,0 +1,329 @@
+"""Apache's Java client, 3.9 and 4.3, against a broker. Consumers are assigned; groups have tests of their own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.java_client import JavaClient, JavaError
+from tests.support.processes import wait_until
+from tests.support.targets import Target
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def values(records: list[dict[str, object]]) -> list[object]:
+    return [record["value"] for record in records]
+
+
+@pytest.fixture
+def created(java: JavaClient, topic: str) -> str:
+    java.call("createTopic", topic=topic, partitions=1)
+    return topic
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_compression_with_every_acks_comes_back_as_sent(
+    java: JavaClient, created: str, codec: str, acks: str
+) -> None:
+    records = [{"partition": 0, "key": f"k{n}", "value": f"value {n} " * 20} for n in range(50)]
+    sent = java.produce(created, records, acks=acks, compression_type=codec, enable_idempotence="false", linger_ms="5")
+    if acks != "0":
+        assert [entry["offset"] for entry in sent] == list(range(50))
+    received = java.consume(created, 50)
+    assert [(r["offset"], r["key"], r["value"]) for r in received] == [
+        (n, record["key"], record["value"]) for n, record in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_idempotent_producer_is_known_to_the_broker_by_its_last_sequence(
+    java: JavaClient, created: str, codec: str
+) -> None:
+    records = [{"partition": 0, "value": str(n)} for n in range(500)]
+    sent = java.produce(
+        created, records, enable_idempotence="true", acks="all", batch_size="200", compression_type=codec
+    )
+    assert [entry["offset"] for entry in sent] == list(range(500))
+    assert values(java.consume(created, 500)) == [str(n) for n in range(500)]
+    producers = java.call("describeProducers", topic=created)
+    assert [(producer["lastSequence"], producer["epoch"]) for producer in producers] == [(499, 0)]
+
+
+def test_two_idempotent_producers_get_different_ids(java: JavaClient, created: str) -> None:
+    for _ in range(2):
+        java.produce(created, [{"partition": 0, "value": "x"}], enable_idempotence="true")
+    ids = {producer["id"] for producer in java.call("describeProducers", topic=created)}
+    assert len(ids) == 2
+
+
+def test_null_keys_null_values_empty_ones_and_headers_are_kept_apart(java: JavaClient, created: str) -> None:
+    headers = [["trace", "abc"], ["trace", "again"], ["none", None], ["empty", ""]]
+    java.produce(
+        created,
+        [
+            {"partition": 0, "key": None, "value": None},
+            {"partition": 0, "key": "", "value": ""},
+            {"partition": 0, "key": "k", "value": None, "headers": headers, "timestamp": 1_600_000_000_123},
+        ],
+    )
+    received = java.consume(created, 3)
+    assert [(r["key"], r["value"], r["headers"]) for r in received] == [
+        (None, None, []),
+        ("", "", []),
+        ("k", None, headers),
+    ]
+    assert (received[2]["timestamp"], received[2]["timestampType"]) == (1_600_000_000_123, "CreateTime")
+
+
+def test_large_records_and_large_batches_arrive_whole(java: JavaClient, created: str) -> None:
+    java.produce(
+        created,
+        [{"partition": 0, "value": "x" * 900_000, "repeat": 20}],
+        batch_size="1000000",
+        linger_ms="20",
+        buffer_memory="67108864",
+    )
+    received = java.consume(created, 20, sizesOnly=True)
+    assert [record["size"] for record in received] == [900_000] * 20
+
+
+def test_a_record_over_max_message_bytes_is_refused(java: JavaClient, topic: str) -> None:
+    java.call("createTopic", topic=topic, configs={"max.message.bytes": "2000"})
+    with pytest.raises(JavaError) as refused:
+        java.produce(topic, [{"partition": 0, "value": "x" * 5000}])
+    assert refused.value.name == "RecordTooLargeException"
+    java.produce(topic, [{"partition": 0, "value": "x" * 500}])
+
+
+def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(java: JavaClient, created: str) -> None:
+    records = [{"partition": 0, "value": str(n), "timestamp": 1_600_000_000_000 + n * 1000} for n in range(100)]
+    java.produce(created, records, batch_size="300")
+    assert values(java.consume(created, 100))[0] == "0"
+    assert values(java.consume(created, 40, {"offset": 60})) == [str(n) for n in range(60, 100)]
+    assert values(java.consume(created, 50, {"time": 1_600_000_000_000 + 49_001})) == [str(n) for n in range(50, 100)]
+    assert java.consume(created, 1, {"end": True}, timeoutMs=600) == []
+    assert java.consume(created, 1, {"time": 1_700_000_000_000}, timeoutMs=600) == []
+
+
+def test_offsets_are_listed_by_their_special_timestamps(java: JavaClient, created: str) -> None:
+    stamps = [1_600_000_000_000, 1_600_000_009_000, 1_600_000_004_000]
+    java.produce(created, [{"partition": 0, "value": "v", "timestamp": stamp} for stamp in stamps], batch_size="0")
+    found = java.call("offsets", topic=created, time=1_600_000_003_000)
+    assert {name: entry["offset"] for name, entry in found.items()} == {
+        "earliest": 0,
+        "latest": 3,
+        "maxTimestamp": 1,
+        "time": 1,
+    }
+
+
+def test_an_offset_out_of_range_is_told_when_there_is_no_reset(java: JavaClient, created: str) -> None:
+    java.produce(created, [{"partition": 0, "value": "x"}])
+    with pytest.raises(JavaError) as refused:
+        java.consume(created, 1, {"offset": 99}, config={"auto.offset.reset": "none"})
+    assert refused.value.name == "OffsetOutOfRangeException"
+
+
+def test_a_topic_is_created_by_the_first_record_sent_to_it(java: JavaClient, topic: str) -> None:
+    sent = java.produce(topic, [{"value": "first"}])
+    assert sent[0]["offset"] == 0
+    assert values(java.consume(topic, 1)) == ["first"]
+
+
+def test_topics_are_created_described_grown_and_deleted(java: JavaClient, topic: str) -> None:
+    made = java.call("createTopic", topic=topic, partitions=3, configs={"cleanup.policy": "compact"})
+    assert (made["partitions"], made["replication"], made["configs"]["cleanup.policy"]) == (3, 1, "compact")
+    described = java.call("describeTopic", topic=topic)
+    assert described["topicId"] == made["topicId"]
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    assert all(p["leader"] >= 0 and p["isr"] == p["replicas"] == [p["leader"]] for p in described["partitions"])
+
+    java.call("createPartitions", topic=topic, partitions=5)
+    wait_until(lambda: len(java.call("describeTopic", topic=topic)["partitions"]) == 5, timeout=10, what="5 partitions")
+    java.produce(topic, [{"partition": 4, "key": "k", "value": "new"}])
+    assert values(java.consume(topic, 1, partition=4)) == ["new"]
+
+    assert topic in java.call("listTopics")
+    java.call("deleteTopicById", topicId=made["topicId"])
+    wait_until(lambda: topic not in java.call("listTopics"), timeout=10, what="the topic to be gone")
+
+
+def test_a_topic_made_again_under_its_old_name_is_empty_and_has_a_new_id(java: JavaClient, topic: str) -> None:
+    first = java.call("createTopic", topic=topic)["topicId"]
+    java.produce(topic, [{"partition": 0, "value": "old"}])
+    java.call("deleteTopic", topic=topic)
+    wait_until(lambda: topic not in java.call("listTopics"), timeout=10, what="the topic to be gone")
+    assert java.call("createTopic", topic=topic)["topicId"] != first
+    java.produce(topic, [{"partition": 0, "value": "new"}])
+    assert [(r["offset"], r["value"]) for r in java.consume(topic, 1)] == [(0, "new")]
+
+
+def test_validate_only_creates_nothing(java: JavaClient, topic: str) -> None:
+    assert java.call("createTopic", topic=topic, partitions=2, validateOnly=True)["partitions"] == 2
+    assert topic not in java.call("listTopics")
+
+
+def test_replicas_can_be_assigned_by_hand(java: JavaClient, topic: str) -> None:
+    node = java.call("describeCluster")["nodes"][0]
+    assert java.call("createTopic", topic=topic, assignments=[[node], [node]])["partitions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topic": "with/slash"}, "InvalidTopicException"),
+        ({"topic": ".."}, "InvalidTopicException"),
+        ({"topic": "x" * 250}, "InvalidTopicException"),
+        ({"topic": "fine", "partitions": 0}, "InvalidPartitionsException"),
+        ({"topic": "fine", "replication": 3}, "InvalidReplicationFactorException"),
+        ({"topic": "fine", "configs": {"segment.bytes": "nonsense"}}, "InvalidConfigurationException"),
+        ({"topic": "fine", "configs": {"no.such.config": "1"}}, "InvalidConfigurationException"),
+        ({"topic": "fine", "assignments": [[77]]}, "InvalidReplicaAssignmentException"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_with_kafkas_error(
+    java: JavaClient, arguments: dict[str, object], error: str
+) -> None:
+    with pytest.raises(JavaError) as refused:
+        java.call("createTopic", **arguments)
+    assert refused.value.name == error
+
+
+def test_a_topic_that_exists_or_does_not_is_told(java: JavaClient, created: str) -> None:
+    for op, arguments, error in [
+        ("createTopic", {"topic": created}, "TopicExistsException"),
+        ("createPartitions", {"topic": created, "partitions": 1}, "InvalidPartitionsException"),
+        ("deleteTopic", {"topic": created + "-none"}, "UnknownTopicOrPartitionException"),
+        ("describeTopic", {"topic": created + "-none"}, "UnknownTopicOrPartitionException"),
+        ("createPartitions", {"topic": created + "-none", "partitions": 2}, "UnknownTopicOrPartitionException"),
+        ("deleteTopicById", {"topicId": "AAAAAAAAAAAAAAAAAAAAFg"}, "UnknownTopicIdException"),
+    ]:
+        with pytest.raises(JavaError) as refused:
+            java.call(op, **arguments)
+        assert refused.value.name == error, op
+
+
+def test_topic_configs_are_described_with_their_source_and_take_effect_at_once(java: JavaClient, created: str) -> None:
+    before = java.call("describeConfigs", type="TOPIC", name=created)
+    assert before["segment.bytes"]["source"] == "DEFAULT_CONFIG"
+    assert before["segment.bytes"]["synonyms"] == [["log.segment.bytes", "1073741824", "DEFAULT_CONFIG"]]
+    assert all(entry["documented"] for entry in before.values())
+
+    changes = [["SET", "max.message.bytes", "1000"], ["SET", "cleanup.policy", "compact"]]
+    java.call("alterConfigs", type="TOPIC", name=created, changes=changes)
+    java.call("alterConfigs", type="TOPIC", name=created, changes=[["APPEND", "cleanup.policy", "delete"]])
+
+    def changed() -> bool:
+        now = java.call("describeConfigs", type="TOPIC", name=created)
+        return (now["max.message.bytes"]["value"], now["cleanup.policy"]["value"]) == ("1000", "compact,delete")
+
+    wait_until(changed, timeout=10, what="the new configs")
+    entry = java.call("describeConfigs", type="TOPIC", name=created)["max.message.bytes"]
+    assert entry["source"] == "DYNAMIC_TOPIC_CONFIG"
+    assert entry["synonyms"][0] == ["max.message.bytes", "1000", "DYNAMIC_TOPIC_CONFIG"]
+    with pytest.raises(JavaError) as refused:
+        java.produce(created, [{"partition": 0, "key": "k", "value": "x" * 3000}])
+    assert refused.value.name == "RecordTooLargeException"
+
+    java.call("alterConfigs", type="TOPIC", name=created, changes=[["DELETE", "max.message.bytes", None]])
+    wait_until(
+        lambda: java.call("describeConfigs", type="TOPIC", name=created)["max.message.bytes"]["value"] == "1048588",
+        timeout=10,
+        what="the default again",
+    )
+    java.produce(created, [{"partition": 0, "key": "k", "value": "x" * 3000}])
+
+
+def test_broker_configs_are_described_and_the_dynamic_ones_change(java: JavaClient) -> None:
+    node = str(java.call("describeCluster")["nodes"][0])
+    configs = java.call("describeConfigs", type="BROKER", name=node)
+    assert configs["log.dirs"]["source"] == "STATIC_BROKER_CONFIG"
+    assert configs["log.dirs"]["readOnly"] is True
+    assert configs["message.max.bytes"]["value"] == "1048588"
+    java.call("alterConfigs", type="BROKER", name="", changes=[["SET", "log.retention.ms", "86400000"]])
+    try:
+
+        def described() -> bool:
+            entry = java.call("describeConfigs", type="BROKER", name=node)["log.retention.ms"]
+            return (entry["value"], entry["source"]) == ("86400000", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+
+        wait_until(described, timeout=10, what="the dynamic default")
+    finally:
+        java.call("alterConfigs", type="BROKER", name="", changes=[["DELETE", "log.retention.ms", None]])
+    for changes, error in [
+        ([["SET", "log.dirs", "/elsewhere"]], "InvalidRequestException"),
+        ([["SET", "log.retention.ms", "nonsense"]], "InvalidRequestException"),
+    ]:
+        with pytest.raises(JavaError) as refused:
+            java.call("alterConfigs", type="BROKER", name=node, changes=changes)
+        assert refused.value.name == error
+
+
+def test_records_are_deleted_up_to_an_offset(java: JavaClient, created: str) -> None:
+    java.produce(created, [{"partition": 0, "value": str(n)} for n in range(10)])
+    assert java.call("deleteRecords", topic=created, offset=4) == 4
+    assert values(java.consume(created, 6)) == [str(n) for n in range(4, 10)]
+    assert java.call("offsets", topic=created)["earliest"]["offset"] == 4
+    assert java.call("deleteRecords", topic=created, offset=-1) == 10
+    with pytest.raises(JavaError) as refused:
+        java.call("deleteRecords", topic=created, offset=11)
+    assert refused.value.name == "OffsetOutOfRangeException"
+
+
+def test_log_dirs_show_each_replica_with_its_size(java: JavaClient, created: str, target: Target) -> None:
+    java.produce(created, [{"partition": 0, "value": "x" * 1000}])
+    node = java.call("describeCluster")["nodes"][0]
+    folders = java.call("logDirs", broker=node)
+    assert list(folders) == [str(target.log_dirs[0])]
+    entry = folders[str(target.log_dirs[0])]
+    assert entry["error"] is None and entry["total"] > entry["usable"] > 0
+    replica = entry["replicas"][f"{created}-0"]
+    assert (replica["lag"], replica["future"]) == (0, False)
+    assert replica["size"] >= 1000
+
+
+def test_log_append_time_is_stamped_by_the_broker(java: JavaClient, topic: str) -> None:
+    java.call("createTopic", topic=topic, configs={"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    sent = java.produce(topic, [{"partition": 0, "value": "x", "timestamp": 5}])
+    received = java.consume(topic, 1)[0]
+    assert received["timestampType"] == "LogAppendTime"
+    assert before - 1 <= received["timestamp"] <= int(time.time() * 1000) + 1
+    assert sent[0]["timestamp"] == received["timestamp"]
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_topic_with_a_compression_of_its_own_keeps_what_is_sent(java: JavaClient, topic: str, codec: str) -> None:
+    java.call("createTopic", topic=topic, configs={"compression.type": codec})
+    records = [{"partition": 0, "key": str(n), "value": str(n) * 30, "headers": [["n", str(n)]]} for n in range(100)]
+    java.produce(topic, records, compression_type="gzip" if codec == "zstd" else "none")
+    received = java.consume(topic, 100)
+    assert [(r["key"], r["value"], r["headers"]) for r in received] == [
+        (r["key"], r["value"], r["headers"]) for r in records
+    ]
+
+
+def test_a_compacted_topic_refuses_a_record_without_a_key(java: JavaClient, topic: str) -> None:
+    java.call("createTopic", topic=topic, configs={"cleanup.policy": "compact"})
+    with pytest.raises(JavaError) as refused:
+        java.produce(topic, [{"partition": 0, "value": "no key"}])
+    assert refused.value.name == "InvalidRecordException"
+    java.produce(topic, [{"partition": 0, "key": "k", "value": "v"}])
+
+
+def test_timestamps_far_in_the_future_are_refused(java: JavaClient, created: str) -> None:
+    ahead = int((time.time() + 7200) * 1000)
+    with pytest.raises(JavaError) as refused:
+        java.produce(created, [{"partition": 0, "value": "x", "timestamp": ahead}])
+    assert refused.value.name == "InvalidTimestampException"
+
+
+def test_the_cluster_describes_itself(java: JavaClient) -> None:
+    cluster = java.call("describeCluster")
+    assert len(cluster["clusterId"]) == 22
+    assert cluster["controller"] in cluster["nodes"]

@@ -1,0 +1,275 @@
+"""Apache Kafka itself, as a process: 4.3.0 alone (KRaft, combined mode) and 3.9.1 with a ZooKeeper."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import jars, wire
+from tests.support.processes import ManagedProcess, free_port, wait_until
+
+NEWEST = "4.3.0"
+LAST_WITH_ZOOKEEPER = "3.9.1"
+
+SMALL_HEAP = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# What Kafka's own start script gives a broker when nothing is set.
+KAFKA_DEFAULTS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+
+_LOG4J2 = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = INFO
+rootLogger.appenderRef.out.ref = out
+"""
+_LOG4J1 = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+
+
+def write_properties(path: Path, values: Mapping[str, object]) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    return path
+
+
+def random_kafka_uuid() -> str:
+    """As Kafka makes them: none starts with a dash, which the command line would take for an option."""
+    while (text := _uuid_text()).startswith("-"):
+        pass
+    return text
+
+
+def _uuid_text() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _logging_option(folder: Path, version: str) -> str:
+    if version.startswith("3."):
+        path = folder / "log4j.properties"
+        path.write_text(_LOG4J1)
+        return f"-Dlog4j.configuration=file:{path}"
+    path = folder / "log4j2.properties"
+    path.write_text(_LOG4J2)
+    return f"-Dlog4j2.configurationFile={path}"
+
+
+class ZooKeeper:
+    """The ZooKeeper server that comes with Kafka 3.9."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        folder.mkdir(parents=True, exist_ok=True)
+        config = write_properties(
+            folder / "zoo.cfg",
+            {
+                "dataDir": folder / "data",
+                "clientPort": self.port,
+                "clientPortAddress": "127.0.0.1",
+                "maxClientCnxns": 0,
+                "admin.enableServer": "false",
+                "tickTime": 2000,
+            },
+        )
+        (folder / "data").mkdir(exist_ok=True)
+        self.process = ManagedProcess(
+            [
+                jars.java(),
+                "-Xmx128m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                _logging_option(folder, LAST_WITH_ZOOKEEPER),
+                "-cp",
+                jars.class_path(f"server-{LAST_WITH_ZOOKEEPER}"),
+                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                str(config),
+            ],
+            log=folder / "zookeeper.out",
+        )
+        wait_until(self._ready, timeout=60, what=f"ZooKeeper at port {self.port}")
+
+    @property
+    def connect(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _ready(self) -> bool:
+        if not self.process.running():
+            raise RuntimeError(f"ZooKeeper ended: {self.process.log_tail()}")
+        return "binding to port" in self.process.log_tail(20_000)
+
+    def stop(self) -> None:
+        self.process.kill()
+
+
+class ApacheKafka:
+    """One Apache Kafka broker. `start` and `stop` may follow each other on the same folder and port."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        version: str = NEWEST,
+        overrides: Mapping[str, object] | None = None,
+        jvm: tuple[str, ...] = SMALL_HEAP,
+        log_dirs: tuple[Path, ...] = (),
+        zookeeper: ZooKeeper | None = None,
+        broker_id: int = 0,
+        start: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.version = version
+        self.jvm = jvm
+        self.log_dirs = log_dirs or (folder / "logs",)
+        self.port = free_port()
+        self.start_seconds = 0.0
+        self._overrides = dict(overrides or {})
+        self._broker_id = broker_id
+        self._controller_port = free_port()
+        self._own_zookeeper = False
+        self.zookeeper = zookeeper
+        self._process: ManagedProcess | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self.log_dirs:
+            path.mkdir(parents=True, exist_ok=True)
+        if self._needs_zookeeper and zookeeper is None:
+            self.zookeeper = ZooKeeper(folder / "zookeeper")
+            self._own_zookeeper = True
+        self.config = write_properties(folder / "server.properties", self._settings())
+        if start:
+            self.start()
+
+    @property
+    def _needs_zookeeper(self) -> bool:
+        return self.version.startswith("3.")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> ManagedProcess:
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _settings(self) -> dict[str, object]:
+        common: dict[str, object] = {
+            "log.dirs": ",".join(str(path) for path in self.log_dirs),
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        if self._needs_zookeeper:
+            assert self.zookeeper is not None
+            mode: dict[str, object] = {
+                "broker.id": self._broker_id,
+                "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+                "zookeeper.connect": self.zookeeper.connect,
+            }
+        else:
+            mode = {
+                "process.roles": "broker,controller",
+                "node.id": max(self._broker_id, 1),
+                "controller.quorum.voters": f"{max(self._broker_id, 1)}@127.0.0.1:{self._controller_port}",
+                "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+                "share.coordinator.state.topic.replication.factor": 1,
+                "share.coordinator.state.topic.min.isr": 1,
+            }
+        return common | mode | self._overrides
+
+    def command(self, main_class: str, *args: str, jvm: tuple[str, ...] | None = None) -> list[str]:
+        options = self.jvm if jvm is None else jvm
+        return [
+            jars.java(),
+            *options,
+            _logging_option(self.folder, self.version),
+            "-cp",
+            jars.class_path(f"server-{self.version}"),
+            main_class,
+            *args,
+        ]
+
+    def format(self) -> None:
+        """Makes the log folders those of a new KRaft node; nothing where they are already."""
+        if self._needs_zookeeper or (self.log_dirs[0] / "meta.properties").exists():
+            return
+        argv = self.command(
+            "kafka.tools.StorageTool", "format", "-t", random_kafka_uuid(), "-c", str(self.config), jvm=SMALL_HEAP
+        )
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise RuntimeError(f"StorageTool: {result.stdout}{result.stderr}")
+
+    def start(self, timeout: float = 120.0) -> None:
+        self.format()
+        began = time.monotonic()
+        self._process = ManagedProcess(
+            self.command("kafka.Kafka", str(self.config)), log=self.folder / "kafka.out", cwd=self.folder
+        )
+        wait_until(self._ready, timeout=timeout, what=f"Apache Kafka {self.version} at port {self.port}")
+        self.start_seconds = time.monotonic() - began
+        wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
+
+    def _ready(self) -> bool:
+        if not self.process.running():
+            raise RuntimeError(f"Apache Kafka {self.version} ended: {self.process.log_tail()}")
+        return wire.answers(self.address)
+
+    def stop(self) -> None:
+        """A clean stop of the broker; its ZooKeeper goes on until `close`."""
+        if self._process is not None:
+            self._process.stop(60)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        if self._own_zookeeper and self.zookeeper is not None:
+            self.zookeeper.stop()
+
+    def wipe(self) -> None:
+        for path in self.log_dirs:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def __enter__(self) -> ApacheKafka:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,129 @@
+"""Class paths of Apache Kafka's clients, tools and servers, resolved once by Maven and kept under .cache/.
+
+`python -m tests.support.jars` resolves all of them ahead of the tests.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "java"
+
+Coordinates = tuple[str, str, str]
+
+_JACKSON: Coordinates = ("com.fasterxml.jackson.core", "jackson-databind", "2.16.2")
+
+CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
+    "clients-3.9.1": (
+        ("org.apache.kafka", "kafka-clients", "3.9.1"),
+        ("org.slf4j", "slf4j-nop", "1.7.36"),
+        _JACKSON,
+    ),
+    "clients-4.3.0": (
+        ("org.apache.kafka", "kafka-clients", "4.3.0"),
+        ("org.slf4j", "slf4j-nop", "1.7.36"),
+        _JACKSON,
+    ),
+    "server-3.9.1": (
+        ("org.apache.kafka", "kafka_2.13", "3.9.1"),
+        ("org.apache.kafka", "kafka-tools", "3.9.1"),
+    ),
+    "server-4.3.0": (
+        ("org.apache.kafka", "kafka_2.13", "4.3.0"),
+        ("org.apache.kafka", "kafka-tools", "4.3.0"),
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+    ),
+}
+
+
+class JavaMissing(RuntimeError):
+    """Java or Maven is neither there nor can it be installed, or an artifact cannot be had."""
+
+
+def java() -> str:
+    """The java command, installed with Maven where that can be done."""
+    _require("java", "mvn")
+    return _found("java")
+
+
+def _found(command: str) -> str:
+    path = shutil.which(command)
+    if path is None:
+        raise JavaMissing(f"{command} is not on the PATH")
+    return path
+
+
+def _require(*commands: str) -> None:
+    missing = [command for command in commands if shutil.which(command) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise JavaMissing(f"{' and '.join(missing)} not found, and only root on Debian can install them here")
+    for argv in (["apt-get", "update"], ["apt-get", "install", "-y", "openjdk-17-jdk-headless", "maven"]):
+        result = subprocess.run(
+            argv, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, capture_output=True, text=True, check=False
+        )
+        if result.returncode != 0 and argv[1] == "install":
+            raise JavaMissing(f"{' '.join(argv)} failed: {result.stderr[-500:]}")
+
+
+def class_path(name: str) -> str:
+    """The class path by that name, jars separated by colons."""
+    artifacts = CLASS_PATHS[name]
+    key = hashlib.sha256(repr(artifacts).encode()).hexdigest()[:12]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    cached = CACHE / f"{name}-{key}.classpath"
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if cached.exists():
+            text = cached.read_text().strip()
+            if all(Path(jar).exists() for jar in text.split(":")):
+                return text
+        java()
+        return _resolve(name, artifacts, cached)
+
+
+def _resolve(name: str, artifacts: tuple[Coordinates, ...], cached: Path) -> str:
+    folder = CACHE / name
+    folder.mkdir(exist_ok=True)
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+        for group, artifact, version in artifacts
+    )
+    (folder / "pom.xml").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>kavka.tests</groupId>"
+        f"<artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+    output = folder / "classpath.txt"
+    result = subprocess.run(
+        ["mvn", "-B", "-q", "-f", str(folder / "pom.xml"), "dependency:build-classpath", f"-Dmdep.outputFile={output}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0 or not output.exists():
+        raise JavaMissing(f"Maven could not resolve {name}: {(result.stdout + result.stderr)[-800:]}")
+    text = output.read_text().strip()
+    temporary = cached.with_suffix(".tmp")
+    temporary.write_text(text + "\n")
+    temporary.replace(cached)
+    return text
+
+
+def main() -> int:
+    for name in CLASS_PATHS:
+        jars = class_path(name).split(":")
+        print(f"{name}: {len(jars)} jars")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Child processes of the tests: started in a group of their own, ended with the test, their output kept in a file."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    """The kernel kills the child when the test process is gone, whatever way it went."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
+    """Seconds until the condition held; a TimeoutError that names `what` if it never did."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > timeout:
+            raise TimeoutError(f"{what}: not within {timeout:.0f} s")
+        time.sleep(interval)
+    return time.monotonic() - start
+
+
+class ManagedProcess:
+    """One child. Only its own process id is ever signalled."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
+        def prepare() -> None:
+            _die_with_parent()
+            if before_exec is not None:
+                before_exec()
+
+        self.argv = list(argv)
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else {**os.environ, **env},
+                cwd=cwd,
+                preexec_fn=prepare,
+            )
+        atexit.register(self.kill)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def log_tail(self, characters: int = 3000) -> str:
+        return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
+
+    def signal(self, number: int) -> None:
+        if self.running():
+            self._process.send_signal(number)
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """SIGTERM, then SIGKILL when that was not heard in time. Returns the exit code."""
+        self.signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        atexit.unregister(self.kill)
+        return code
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        atexit.unregister(self.kill)
+
+    def wait(self, timeout: float) -> int:
+        return self._process.wait(timeout)
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        return self._status_kib("VmRSS") * 1024
+
+    def peak_rss_bytes(self) -> int:
+        return self._status_kib("VmHWM") * 1024
+
+    def _status_kib(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1])
+        raise KeyError(name)
+
+    def __enter__(self) -> ManagedProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

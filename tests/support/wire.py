@@ -1,0 +1,385 @@
+"""Kafka's wire format by hand, independent of kavka.protocol: what the tests that speak to a broker byte by byte need.
+
+Only the oldest, non-flexible layouts are here. Each `*_request` gives the body of a request; `Wire` frames it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import crc32c
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+API_VERSIONS, CREATE_TOPICS = 18, 19
+
+
+def string(value: str | None) -> bytes:
+    if value is None:
+        return struct.pack(">h", -1)
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def blob(value: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+
+
+def array(items: Sequence[bytes]) -> bytes:
+    return struct.pack(">i", len(items)) + b"".join(items)
+
+
+class Reader:
+    """A cursor over a response."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+
+    def take(self, size: int) -> bytes:
+        piece = self.data[self.position : self.position + size]
+        if len(piece) != size:
+            raise EOFError(f"{size} bytes wanted at {self.position} of {len(self.data)}")
+        self.position += size
+        return piece
+
+    def unpack(self, layout: str) -> tuple[int, ...]:
+        return struct.unpack(">" + layout, self.take(struct.calcsize(">" + layout)))
+
+    def int8(self) -> int:
+        return self.unpack("b")[0]
+
+    def int16(self) -> int:
+        return self.unpack("h")[0]
+
+    def int32(self) -> int:
+        return self.unpack("i")[0]
+
+    def int64(self) -> int:
+        return self.unpack("q")[0]
+
+    def string(self) -> str | None:
+        size = self.int16()
+        return None if size < 0 else self.take(size).decode()
+
+    def blob(self) -> bytes | None:
+        size = self.int32()
+        return None if size < 0 else self.take(size)
+
+
+class Wire:
+    """One blocking connection to a broker."""
+
+    def __init__(self, address: tuple[str, int], timeout: float = 10.0) -> None:
+        self.socket = socket.create_connection(address, timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation = 0
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send_request(self, key: int, version: int, body: bytes, client_id: str | None = "wire") -> int:
+        self._correlation += 1
+        self.send(request(key, version, body, self._correlation, client_id))
+        return self._correlation
+
+    def receive(self) -> Reader:
+        """The next response, behind its correlation id."""
+        size = struct.unpack(">i", self._exactly(4))[0]
+        reader = Reader(self._exactly(size))
+        correlation = reader.int32()
+        if correlation != self._correlation:
+            raise AssertionError(f"correlation id {correlation}, {self._correlation} was sent")
+        return reader
+
+    def call(self, key: int, version: int, body: bytes) -> Reader:
+        self.send_request(key, version, body)
+        return self.receive()
+
+    def closed_within(self, seconds: float) -> bool:
+        """Whether the peer ends the connection in that time; what it sends before that is thrown away."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                if not self.socket.recv(65536):
+                    return True
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+        return False
+
+    def _exactly(self, size: int) -> bytes:
+        pieces = bytearray()
+        while len(pieces) < size:
+            piece = self.socket.recv(size - len(pieces))
+            if not piece:
+                raise ConnectionResetError(f"closed after {len(pieces)} of {size} bytes")
+            pieces += piece
+        return bytes(pieces)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def request(key: int, version: int, body: bytes, correlation: int = 1, client_id: str | None = "wire") -> bytes:
+    return frame(struct.pack(">hhi", key, version, correlation) + string(client_id) + body)
+
+
+def answers(address: tuple[str, int], timeout: float = 5.0) -> bool:
+    """Whether a broker at that address answers ApiVersions."""
+    try:
+        with Wire(address, timeout) as wire:
+            wire.call(API_VERSIONS, 0, b"")
+            return True
+    except (OSError, EOFError):
+        return False
+
+
+# --- record formats ---------------------------------------------------------------------------------------------
+
+
+def message(
+    value: bytes | None,
+    key: bytes | None = None,
+    *,
+    magic: int = 0,
+    offset: int = 0,
+    timestamp: int = 0,
+    attributes: int = 0,
+    crc: int | None = None,
+) -> bytes:
+    """One message of format 0 or 1, with its offset and size in front."""
+    body = struct.pack(">bb", magic, attributes)
+    if magic == 1:
+        body += struct.pack(">q", timestamp)
+    body += blob(key) + blob(value)
+    checksum = zlib.crc32(body) if crc is None else crc
+    return struct.pack(">qiI", offset, len(body) + 4, checksum & 0xFFFFFFFF) + body
+
+
+def varint(value: int) -> bytes:
+    number = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append((number & 0x7F) | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def record(value: bytes | None, key: bytes | None = None, *, offset_delta: int = 0, timestamp_delta: int = 0) -> bytes:
+    def piece(data: bytes | None) -> bytes:
+        return varint(-1) if data is None else varint(len(data)) + data
+
+    body = b"\0" + varint(timestamp_delta) + varint(offset_delta) + piece(key) + piece(value) + varint(0)
+    return varint(len(body)) + body
+
+
+@dataclass
+class BatchFields:
+    """What a record batch of format 2 says in its header; the defaults are those of an honest producer."""
+
+    records: bytes
+    count: int
+    base_offset: int = 0
+    leader_epoch: int = -1
+    magic: int = 2
+    attributes: int = 0
+    last_offset_delta: int | None = None
+    base_timestamp: int = 1_700_000_000_000
+    max_timestamp: int = 1_700_000_000_000
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    crc: int | None = None
+    length: int | None = None
+    trailer: bytes = field(default=b"")
+
+    def encode(self) -> bytes:
+        delta = self.count - 1 if self.last_offset_delta is None else self.last_offset_delta
+        checked = (
+            struct.pack(
+                ">hiqqqhii",
+                self.attributes,
+                delta,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.count,
+            )
+            + self.records
+        )
+        checksum = crc32c.crc32c(checked) if self.crc is None else self.crc
+        length = 9 + len(checked) if self.length is None else self.length
+        return (
+            struct.pack(">qiibI", self.base_offset, length, self.leader_epoch, self.magic, checksum)
+            + checked
+            + self.trailer
+        )
+
+
+def batch(values: Sequence[bytes], **fields: int) -> bytes:
+    records = b"".join(record(value, offset_delta=delta) for delta, value in enumerate(values))
+    count = fields.pop("count", len(values))
+    return BatchFields(records, count, **fields).encode()  # type: ignore[arg-type]
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
+    """(offset, magic, key, value) of an uncompressed message set of format 0 or 1; a cut tail is left out."""
+    position = 0
+    while position + 12 <= len(data):
+        offset, size = struct.unpack_from(">qi", data, position)
+        if position + 12 + size > len(data):
+            return
+        reader = Reader(data[position + 12 : position + 12 + size])
+        checksum = reader.unpack("I")[0]
+        if zlib.crc32(reader.data[4:]) != checksum:
+            raise AssertionError(f"wrong CRC at offset {offset}")
+        magic, attributes = reader.unpack("bb")
+        if attributes & 7:
+            raise AssertionError("compressed")
+        if magic == 1:
+            reader.int64()
+        key = reader.blob()
+        yield offset, magic, key, reader.blob()
+        position += 12 + size
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+def produce_request(topic: str, partition: int, records: bytes | None, *, version: int, acks: int = 1) -> bytes:
+    head = string(None) if version >= 3 else b""
+    data = array([struct.pack(">i", partition) + blob(records)])
+    return head + struct.pack(">hi", acks, 10_000) + array([string(topic) + data])
+
+
+def produce_error(answer: Reader, version: int) -> tuple[int, int]:
+    """(error code, base offset) of a Produce answer with one partition, versions 0 to 8."""
+    assert answer.int32() == 1
+    answer.string()
+    assert answer.int32() == 1
+    answer.int32()
+    code = answer.int16()
+    return code, answer.int64()
+
+
+def fetch_request(topic: str, partition: int, offset: int, *, version: int, max_bytes: int = 1 << 20) -> bytes:
+    head = struct.pack(">iii", -1, 500, 1)
+    if version >= 3:
+        head += struct.pack(">i", max_bytes)
+    if version >= 4:
+        head += b"\0"
+    part = struct.pack(">iq", partition, offset)
+    if version >= 5:
+        part += struct.pack(">q", -1)
+    part += struct.pack(">i", max_bytes)
+    return head + array([string(topic) + array([part])])
+
+
+def fetched(answer: Reader, version: int) -> tuple[int, int, bytes]:
+    """(error code, high watermark, records) of a Fetch answer with one partition, versions 0 to 5."""
+    if version >= 1:
+        answer.int32()
+    assert answer.int32() == 1
+    answer.string()
+    assert answer.int32() == 1
+    answer.int32()
+    code = answer.int16()
+    high_watermark = answer.int64()
+    if version >= 4:
+        answer.int64()
+        if version >= 5:
+            answer.int64()
+        for _ in range(max(answer.int32(), 0)):
+            answer.unpack("qq")
+    return code, high_watermark, answer.blob() or b""
+
+
+def create_topic_request(topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> bytes:
+    """CreateTopics, version 2."""
+    entries = [string(name) + string(value) for name, value in (configs or {}).items()]
+    body = string(topic) + struct.pack(">ih", partitions, 1) + array([]) + array(entries)
+    return array([body]) + struct.pack(">i", 10_000) + b"\0"
+
+
+def create_topic(address: tuple[str, int], topic: str, partitions: int = 1, **configs: str) -> int:
+    """Creates a topic and waits for its leaders; its error code. Options have underscores for Kafka's dots."""
+    with Wire(address, 30.0) as wire:
+        names = {name.replace("_", "."): value for name, value in configs.items()}
+        answer = wire.call(CREATE_TOPICS, 2, create_topic_request(topic, partitions, names))
+        answer.int32()
+        assert answer.int32() == 1
+        answer.string()
+        code = answer.int16()
+        deadline = time.monotonic() + 10
+        while code == 0 and not _led(wire, topic, partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no leader for {topic}")
+            time.sleep(0.02)
+        return code
+
+
+def metadata_request(topics: Sequence[str] | None, *, allow_auto_create: bool = False) -> bytes:
+    """Metadata, version 4."""
+    names = struct.pack(">i", -1) if topics is None else array([string(topic) for topic in topics])
+    return names + (b"\1" if allow_auto_create else b"\0")
+
+
+def _brokers(answer: Reader) -> list[int]:
+    answer.int32()
+    ids = []
+    for _ in range(answer.int32()):
+        ids.append(answer.int32())
+        answer.string()
+        answer.int32()
+        answer.string()
+    answer.string()
+    answer.int32()
+    return ids
+
+
+def _led(wire: Wire, topic: str, partitions: int) -> bool:
+    """Whether this broker answers as leader of each partition (Kafka's metadata says so a little too early)."""
+    return all(end_offset(wire, topic, partition)[0] == 0 for partition in range(partitions))
+
+
+def end_offset(wire: Wire, topic: str, partition: int, timestamp: int = -1) -> tuple[int, int]:
+    """(error code, offset) of ListOffsets, version 1."""
+    body = struct.pack(">i", -1) + array([string(topic) + array([struct.pack(">iq", partition, timestamp)])])
+    answer = wire.call(LIST_OFFSETS, 1, body)
+    assert answer.int32() == 1
+    answer.string()
+    assert answer.int32() == 1
+    _, code, _, offset = answer.unpack("ihqq")
+    return code, offset
+
+
+def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
+    """Whether the broker at that address answers Metadata and is in the answer, so that topics can be created."""
+    try:
+        with Wire(address, timeout) as wire:
+            return bool(_brokers(wire.call(METADATA, 4, metadata_request([]))))
+    except (OSError, EOFError):
+        return False
