@@ -1,0 +1,86 @@
+"""Kafka's offset checkpoints: one offset per partition of a data directory, in a small file replaced as a whole.
+
+The file is text, as Kafka writes it:
+
+    0                      the format's version
+    2                      how many lines follow
+    orders 0 1234          topic, partition, offset
+    orders 1 99
+
+Every data directory has four of them. They are written as `<name>.tmp`, fsynced, renamed over the old one, and the
+directory is fsynced: a crash leaves the old file or the new one, never a mixture (and maybe a `.tmp`, which the next
+write replaces).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kavka.common.types import TopicPartition
+from kavka.storage.files import atomic_write
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+
+VERSION = 0
+
+
+class CheckpointError(Exception):
+    """A checkpoint file that cannot be understood; `str()` names the file and the line."""
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [f"{VERSION}\n{len(offsets)}\n"]
+    lines += [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    return "".join(lines).encode()
+
+
+def decode_offsets(data: bytes, name: str) -> dict[TopicPartition, int]:
+    """Raises CheckpointError. A file of no bytes is one of no entries, as in Kafka."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise CheckpointError(f"checkpoint file {name} is not text") from None
+    if not lines:
+        return {}
+    if lines[0].strip() != str(VERSION):
+        raise CheckpointError(f"checkpoint file {name} has version {lines[0]!r}, expected {VERSION}")
+    if len(lines) < 2 or not lines[1].strip().isdigit():
+        raise CheckpointError(f"checkpoint file {name} does not say in its second line how many entries it has")
+    expected = int(lines[1])
+    entries = [line for line in lines[2:] if line.strip()]
+    if len(entries) != expected:
+        raise CheckpointError(f"checkpoint file {name} should have {expected} entries but has {len(entries)}")
+    offsets: dict[TopicPartition, int] = {}
+    for line in entries:
+        try:
+            topic, partition, offset = line.split()
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError:
+            raise CheckpointError(f"checkpoint file {name} has a malformed line: {line!r}") from None
+    return offsets
+
+
+class OffsetCheckpoint:
+    """One checkpoint file. It holds no state: who reads and writes it is up to the owner of the directory."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
+        self.path = Path(directory, name)
+
+    def read(self) -> dict[TopicPartition, int]:
+        """CheckpointError when the file is corrupt, OSError when it cannot be read; no file is a file of no entries."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        return decode_offsets(data, str(self.path))
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Blocks for two fsyncs: runs in a worker thread, with a mapping that nobody changes meanwhile."""
+        atomic_write(self.path, encode_offsets(offsets))

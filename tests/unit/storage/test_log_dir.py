@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from kavka.storage.log_dir import (
+    LogDir,
+    LogDirError,
+    MetaProperties,
+    claim_dirs,
+    decode_meta,
+    is_dir_failure,
+    mark_dirs,
+)
+
+
+def ready(path) -> LogDir:
+    log_dir = LogDir(path)
+    log_dir.prepare()
+    return log_dir
+
+
+# --- the lock
+
+
+def test_a_missing_directory_is_made_and_locked(tmp_path):
+    log_dir = ready(tmp_path / "a" / "b")
+    log_dir.lock()
+    assert (tmp_path / "a" / "b" / ".lock").exists()
+    log_dir.unlock()
+
+
+def test_two_processes_fight_for_a_directory_and_the_second_is_told_which_one(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(
+                """
+                import sys
+                from kavka.storage.log_dir import LogDir
+                d = LogDir(sys.argv[1]); d.prepare(); d.lock()
+                print("held", flush=True)
+                sys.stdin.read()
+                """
+            ),
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LogDirError, match=str(tmp_path)) as caught:
+            ready(tmp_path).lock()
+        assert "\n" not in str(caught.value)
+    finally:
+        holder.communicate(timeout=10)
+    again = ready(tmp_path)
+    again.lock()
+    again.unlock()
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\nfrom kavka.storage.log_dir import LogDir\n"
+            "d = LogDir(sys.argv[1])\nd.lock()\nprint(1, flush=True)\ntime.sleep(60)",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    holder.stdout.readline()
+    holder.kill()
+    holder.wait(timeout=10)
+    holder.stdout.close()
+    log_dir = ready(tmp_path)
+    log_dir.lock()
+    log_dir.unlock()
+
+
+def test_the_same_process_cannot_lock_a_directory_twice_and_the_first_keeps_it(tmp_path):
+    first = ready(tmp_path)
+    first.lock()
+    for _ in range(2):
+        with pytest.raises(LogDirError):
+            ready(tmp_path).lock()
+    first.unlock()
+    second = ready(tmp_path)
+    second.lock()
+    second.unlock()
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="needs Linux's locks on open files")
+def test_a_record_lock_as_java_takes_it_keeps_us_out_and_ours_keeps_it_out(tmp_path):
+    whole_file = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    fd = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLK, whole_file)
+        with pytest.raises(LogDirError):
+            ready(tmp_path).lock()
+        fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+        ours = ready(tmp_path)
+        ours.lock()
+        with pytest.raises(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETLK, whole_file)
+        ours.unlock()
+    finally:
+        os.close(fd)
+
+
+# --- meta.properties
+
+
+def test_version_0_is_written_as_zookeeper_mode_does(tmp_path):
+    log_dir = ready(tmp_path)
+    mark_dirs([log_dir], 3, "MkU3OEVBNTcwNTJENDM2Qg")
+    lines = (tmp_path / "meta.properties").read_text().splitlines()
+    assert lines[0] == "#" and lines[1].startswith("#")
+    assert lines[2:] == ["broker.id=3", "cluster.id=MkU3OEVBNTcwNTJENDM2Qg", "version=0"]
+
+
+def test_version_1_of_kraft_is_read_and_kept(tmp_path):
+    (tmp_path / "meta.properties").write_text(
+        "#\n#Thu Jan 01 00:00:00 UTC 2026\nnode.id=7\nversion=1\ndirectory.id=XQ\\=\\=\ncluster.id=abc\nextra=1\n"
+    )
+    log_dir = ready(tmp_path)
+    meta = log_dir.read_meta()
+    assert meta == MetaProperties(7, "abc", 1, "XQ==", {"extra": "1"})
+    log_dir.write_meta(meta)
+    assert log_dir.read_meta() == meta
+
+
+@pytest.mark.parametrize("text", ["version=2\n", "version=x\n", "version=0\nbroker.id=one\n", "a=\\u12"])
+def test_a_file_that_cannot_be_understood_is_one_clear_error(text):
+    with pytest.raises(LogDirError, match=r"here/meta\.properties"):
+        decode_meta(text, "here/meta.properties")
+
+
+def test_a_directory_of_another_broker_is_refused(tmp_path):
+    mark_dirs([ready(tmp_path)], 1, "c")
+    with pytest.raises(LogDirError, match=r"broker\.id 1, but 2 is configured"):
+        claim_dirs([LogDir(tmp_path)], 2, "c")
+
+
+def test_a_directory_of_another_cluster_is_refused(tmp_path):
+    mark_dirs([ready(tmp_path)], 1, "theirs")
+    with pytest.raises(LogDirError, match=r"cluster\.id theirs, but ours"):
+        claim_dirs([LogDir(tmp_path)], 1, "ours")
+
+
+def test_directories_that_disagree_with_each_other_are_refused(tmp_path):
+    a, b = ready(tmp_path / "a"), ready(tmp_path / "b")
+    mark_dirs([a], 1, "c")
+    mark_dirs([b], 2, "c")
+    with pytest.raises(LogDirError, match=str(tmp_path / "b")):
+        claim_dirs([a, b], None, None)
+
+
+def test_ids_that_are_not_configured_are_taken_from_the_directories(tmp_path):
+    a, b = ready(tmp_path / "a"), ready(tmp_path / "b")
+    mark_dirs([a], 5, "c")
+    assert claim_dirs([b, a], None, None) == (5, "c")
+    mark_dirs([a, b], 5, "c")
+    assert b.read_meta() == MetaProperties(5, "c")
+
+
+# --- how it was left
+
+
+def test_the_mark_of_a_clean_stop_is_kafkas_and_is_there_for_one_start_only(tmp_path):
+    log_dir = ready(tmp_path)
+    assert not log_dir.take_clean_shutdown()
+    log_dir.write_clean_shutdown()
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
+    assert log_dir.read_clean_shutdown_epoch() == -1
+    assert log_dir.take_clean_shutdown()
+    assert not log_dir.take_clean_shutdown()
+
+
+def test_the_empty_mark_of_an_older_kafka_counts_as_well(tmp_path):
+    (tmp_path / ".kafka_cleanshutdown").touch()
+    assert ready(tmp_path).take_clean_shutdown()
+
+
+# --- failure
+
+
+@pytest.mark.parametrize(
+    ("code", "broken"),
+    [
+        (errno.EIO, True),
+        (errno.EROFS, True),
+        (errno.ENOENT, True),
+        (errno.ENOSPC, False),
+        (errno.EDQUOT, False),
+        (errno.EMFILE, False),
+    ],
+)
+def test_a_broken_disk_is_a_failure_and_a_full_one_is_not(code, broken):
+    assert is_dir_failure(OSError(code, os.strerror(code))) is broken
+    try:
+        try:
+            raise OSError(code, os.strerror(code))
+        except OSError as error:
+            raise ValueError("wrapped") from error
+    except ValueError as wrapped:
+        assert is_dir_failure(wrapped) is broken
+
+
+def test_other_errors_say_nothing_of_the_disk():
+    assert not is_dir_failure(ValueError("x"))
+    assert not is_dir_failure(None)
+
+
+def test_the_first_failure_is_the_one_that_is_kept(tmp_path):
+    log_dir = ready(tmp_path)
+    assert log_dir.online
+    first = OSError(errno.EIO, "x")
+    assert log_dir.fail(first)
+    assert not log_dir.fail(OSError(errno.EIO, "y"))
+    assert not log_dir.online and log_dir.failure is first
