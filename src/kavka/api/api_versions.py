@@ -1,0 +1,41 @@
+"""ApiVersions (key 18): what this broker serves.
+
+v0-v2  keys with their versions; v1 adds throttle_time_ms
+v3     flexible; the client's software name and version in the request; features in the answer
+v4     features whose lowest version is 0 are not left out
+
+A version that is too new is answered in v0 with UNSUPPORTED_VERSION and the list, so that the client can try again;
+the connection sees to that (`network/connection.py`), since the request cannot be decoded.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kavka.api import registry
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def supported() -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
+            for key, api in sorted(registry.load().items())
+        ]
+    )
+
+
+@handles(ApiKey.API_VERSIONS, versions=(0, 4))
+def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if ctx.version >= 3 and not (
+        SOFTWARE_NAME.fullmatch(request.client_software_name)
+        and SOFTWARE_NAME.fullmatch(request.client_software_version)
+    ):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return supported()

@@ -1,0 +1,237 @@
+"""Fetch (key 1): read record batches.
+
+v0-v1  magic 0 in the answer; v1 adds throttle_time_ms
+v2-v3  magic 1; v3 adds max_bytes of the whole answer
+v4     record batches (magic 2), isolation_level, aborted transactions
+v5     log_start_offset
+v7     fetch sessions
+v9     current_leader_epoch (fencing); v10 zstd
+v11    rack_id, preferred read replica
+v12    flexible, last_fetched_epoch and the diverging epoch
+v13    topics by id
+v15    replica_state instead of replica_id; v16 node endpoints; v17-v18 for replicas
+
+The answer holds FileSlices, not bytes: the connection sends them with sendfile. A slice that is not in the
+page cache is warmed in a worker thread first, so that one slow disk read does not stop the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.fetch_session import FetchContext, FetchPartition
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kavka.records.convert import down_convert
+from kavka.replication.partition import READ_COMMITTED, Partition
+from kavka.replication.waiting import FetchWaiter
+from kavka.storage.page_cache import is_resident, warm
+
+NO_LIMIT = 0x7FFFFFFF
+EMPTY = b""
+
+Result = tuple[FetchPartition, PartitionData, int]
+
+
+@handles(ApiKey.FETCH, versions=(0, 18))
+def handle(ctx: RequestContext, request: FetchRequest) -> Any:
+    broker = ctx.broker
+    by_id = ctx.version >= 13
+    context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name)
+    fetch = _Fetch(ctx, request, context)
+    results = fetch.read()
+    if request.max_wait_ms > 0 and not fetch.enough(results):
+        return FetchWaiter(fetch.waiting_on(), fetch.ready, fetch.answer_again, request.max_wait_ms).future
+    return fetch.answer(results)
+
+
+class _Fetch:
+    """One fetch request while it is served: read, perhaps wait and read again, then answer."""
+
+    __slots__ = ("_by_id", "_context", "_ctx", "_isolation", "_max_bytes", "_request", "cold")
+
+    def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._context = context
+        self._by_id = ctx.version >= 13
+        self._isolation = request.isolation_level if ctx.version >= 4 else 0
+        self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
+        self.cold: list[Any] = []
+
+    # ---- reading
+
+    def read(self) -> list[Result]:
+        """Every partition of the request, as far as the bytes allowed reach."""
+        results: list[Result] = []
+        left = self._max_bytes
+        # From v3 on the first batch found is sent whatever its size, so that a consumer cannot get stuck on it.
+        min_one = self._ctx.version >= 3
+        self.cold.clear()
+        for asked in self._context.partitions:
+            data = PartitionData(partition_index=asked.index, records=EMPTY)
+            size = 0
+            try:
+                size = self._read_one(asked, data, left, min_one)
+            except KafkaError as error:
+                self._refuse(asked, data, error)
+            if size:
+                min_one = False
+                left = max(0, left - size)
+            results.append((asked, data, size))
+        return results
+
+    def _read_one(self, asked: FetchPartition, data: PartitionData, left: int, min_one: bool) -> int:
+        partition = self._partition(asked)
+        partition.check_epoch(asked.current_leader_epoch)
+        log = partition.log
+        assert log is not None
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.start_offset
+        if asked.last_fetched_epoch >= 0:
+            epoch, end = log.end_offset_for_epoch(asked.last_fetched_epoch)
+            if epoch < 0 or end < 0:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
+                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+                return 0
+        found = partition.read(asked.fetch_offset, min(asked.max_bytes, left), self._isolation, min_one)
+        if self._isolation == READ_COMMITTED:
+            data.aborted_transactions = []
+        else:
+            data.aborted_transactions = None
+        if found is None:
+            return 0
+        if self._isolation == READ_COMMITTED:
+            data.aborted_transactions = [
+                AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
+                for txn in log.aborted_transactions(asked.fetch_offset, found.upper_bound())
+            ]
+        data.records = found.slice
+        size = len(found.slice)
+        partition.metrics.bytes_out.value += size
+        if not found.recent and not is_resident(found.slice):
+            self.cold.append(found.slice)
+        return size
+
+    def _partition(self, asked: FetchPartition) -> Partition:
+        if self._by_id and not asked.topic:
+            name = self._ctx.broker.metadata_cache.topic_name(asked.topic_id)
+            if name is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            asked.topic = name
+        partition = self._ctx.broker.replica_manager.leader(asked.topic, asked.index)
+        if self._by_id and partition.topic_id != asked.topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        return partition
+
+    def _refuse(self, asked: FetchPartition, data: PartitionData, error: KafkaError) -> None:
+        broker = self._ctx.broker
+        data.error_code = int(error.code)
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            data.high_watermark = -1
+        partition = broker.replica_manager.partitions.get((asked.topic, asked.index))
+        if partition is not None:
+            partition.metrics.failed_fetches.value += 1
+        if self._ctx.version >= 12 and error.code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
+            state = broker.metadata_cache.partition_state(asked.topic, asked.index)
+            if state is not None:
+                data.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+
+    # ---- waiting
+
+    def enough(self, results: list[Result]) -> bool:
+        """Whether to answer now: enough bytes, nothing asked for, or something that the client must hear of."""
+        total = 0
+        for _, data, size in results:
+            if data.error_code or data.diverging_epoch.epoch >= 0:
+                return True
+            total += size
+        return not results or total >= self._request.min_bytes
+
+    def waiting_on(self) -> list[Partition]:
+        partitions = self._ctx.broker.replica_manager.partitions
+        found = (partitions.get((asked.topic, asked.index)) for asked in self._context.partitions)
+        return [partition for partition in found if partition is not None]
+
+    def ready(self) -> bool:
+        partitions = self._ctx.broker.replica_manager.partitions
+        left = self._request.min_bytes
+        for asked in self._context.partitions:
+            partition = partitions.get((asked.topic, asked.index))
+            if partition is None:
+                return True
+            left -= min(partition.readable_bytes(asked.fetch_offset, self._isolation), asked.max_bytes)
+            if left <= 0:
+                return True
+        return False
+
+    def answer_again(self) -> Any:
+        return self.answer(self.read())
+
+    # ---- answering
+
+    def answer(self, results: list[Result]) -> Any:
+        """The response, or a future of it where data has to be read from the disk or converted first."""
+        if self.cold or self._ctx.version < 4:
+            return asyncio.ensure_future(self._answer_from_worker(results))
+        return self._build(results)
+
+    async def _answer_from_worker(self, results: list[Result]) -> FetchResponse:
+        run = self._ctx.broker.run_in_worker
+        for piece in self.cold:
+            await run(warm, piece)
+        if self._ctx.version < 4:
+            magic = 0 if self._ctx.version < 2 else 1
+            for asked, data, size in results:
+                if size:
+                    await run(_convert, data, magic, asked.fetch_offset)
+        return self._build(results)
+
+    def _build(self, results: list[Result]) -> FetchResponse:
+        response = FetchResponse(session_id=self._context.session_id)
+        topics: dict[Any, FetchableTopicResponse] = {}
+        for asked, data, _ in self._context.to_tell(results):
+            key = asked.topic_id if self._by_id else asked.topic
+            topic = topics.get(key)
+            if topic is None:
+                topic = topics[key] = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(data)
+            if self._ctx.version >= 16 and data.current_leader.leader_id >= 0:
+                self._add_node(response, data.current_leader.leader_id)
+        return response
+
+    def _add_node(self, response: FetchResponse, node_id: int) -> None:
+        cache = self._ctx.broker.metadata_cache
+        endpoint = cache.endpoint(node_id, self._ctx.listener)
+        if endpoint is not None and all(node.node_id != node_id for node in response.node_endpoints):
+            response.node_endpoints.append(
+                NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack)
+            )
+
+
+def _convert(data: PartitionData, magic: int, first_offset: int) -> None:
+    """In a worker thread: rewrite what was found to an older format. What cannot be is an error of that partition."""
+    try:
+        data.records = down_convert(data.records.read(), magic, first_offset)
+    except KafkaError as error:
+        data.records = EMPTY
+        data.error_code = int(error.code)

@@ -1,0 +1,202 @@
+"""Fetch sessions: a consumer names its partitions once, and from then on only what changed, in both directions.
+
+The broker keeps, for each session, the partitions with their fetch positions and what it last told about them. An
+incremental answer holds only partitions that have data, an error, or a moved watermark. Epochs order the requests of a
+session; a request with the wrong epoch is refused and the client starts a new session.
+
+Nothing here outlives the process. The cache is bounded: a new session may push out one that was not used
+for a while, else the request is served without a session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from kavka.common.errors import ErrorCode, KafkaError
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NO_SESSION = 0
+_ZERO_UUID = UUID(int=0)
+
+
+class FetchPartition:
+    """One partition that a fetch asks for; inside a session it also remembers what was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "topic",
+        "topic_id",
+        "told_high_watermark",
+        "told_log_start",
+    )
+
+    def __init__(self, topic: str, topic_id: UUID, asked: Any) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index: int = asked.partition
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+        self.update(asked)
+
+    def update(self, asked: Any) -> None:
+        self.fetch_offset: int = asked.fetch_offset
+        self.max_bytes: int = asked.partition_max_bytes
+        self.current_leader_epoch: int = asked.current_leader_epoch
+        self.last_fetched_epoch: int = asked.last_fetched_epoch
+
+    def must_tell(self, data: Any, size: int) -> bool:
+        """Whether an incremental answer has to contain `data`; remembers it as told."""
+        must = size > 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+        if data.high_watermark != self.told_high_watermark:
+            self.told_high_watermark = data.high_watermark
+            must = True
+        if data.log_start_offset != self.told_log_start:
+            self.told_log_start = data.log_start_offset
+            must = True
+        if data.error_code:
+            # Forget what was told, so that the first good answer after the error is not left out.
+            self.told_high_watermark = -1
+            must = True
+        return must
+
+
+Key = tuple[str | UUID, int]
+
+
+class FetchSession:
+    __slots__ = ("by_id", "created", "epoch", "id", "last_used", "partitions")
+
+    def __init__(self, session_id: int, by_id: bool, now: float) -> None:
+        self.id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.created = self.last_used = now
+        self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
+
+
+class FetchContext:
+    """How one fetch request is to be answered: which partitions to read, and which of them to tell about."""
+
+    __slots__ = ("incremental", "partitions", "session")
+
+    def __init__(
+        self, session: FetchSession | None, incremental: bool, partitions: Iterable[FetchPartition]
+    ) -> None:
+        self.session = session
+        self.incremental = incremental
+        self.partitions = list(partitions)
+
+    @property
+    def session_id(self) -> int:
+        return self.session.id if self.session else NO_SESSION
+
+    def to_tell(self, results: list[tuple[FetchPartition, Any, int]]) -> list[tuple[FetchPartition, Any, int]]:
+        """Of (partition, data, bytes) those that go into the answer. Who got data goes to the end of the line."""
+        session = self.session
+        if session is None:
+            return results
+        told = []
+        for result in results:
+            partition, data, size = result
+            if partition.must_tell(data, size) or not self.incremental:
+                told.append(result)
+            if size > 0:
+                key = _key(partition, session.by_id)
+                if key in session.partitions:
+                    session.partitions.move_to_end(key)
+        return told
+
+
+def _key(partition: FetchPartition, by_id: bool) -> Key:
+    return (partition.topic_id if by_id else partition.topic, partition.index)
+
+
+class FetchSessionCache:
+    """`slots` sessions at the most; the one used longest ago goes first, and only after `min_idle_s` of rest."""
+
+    def __init__(self, slots: int, min_idle_s: float, monotonic: Callable[[], float]) -> None:
+        self._slots = slots
+        self._min_idle = min_idle_s
+        self._monotonic = monotonic
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> FetchContext:
+        """What `request` (a FetchRequest) asks for; raises KafkaError for a wrong session or epoch."""
+        epoch = request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            partitions = list(_asked(request.topics, by_id, resolve))
+            if epoch == FINAL_EPOCH or not partitions:
+                return FetchContext(None, False, partitions)
+            session = self._new_session(by_id)
+            if session is not None:
+                for partition in partitions:
+                    session.partitions[_key(partition, by_id)] = partition
+            return FetchContext(session, False, partitions)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.epoch = 1 if epoch == 0x7FFFFFFF else epoch + 1
+        session.last_used = self._monotonic()
+        self._sessions.move_to_end(session.id)
+        if request.topics:
+            self._update(session, request.topics, resolve)
+        for topic in request.forgotten_topics_data:
+            name: str | UUID = topic.topic_id if by_id else topic.topic
+            for index in topic.partitions:
+                session.partitions.pop((name, index), None)
+        if not session.partitions:
+            del self._sessions[session.id]
+            return FetchContext(None, False, ())
+        return FetchContext(session, True, session.partitions.values())
+
+    def _update(self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]) -> None:
+        for topic in topics:
+            name: str | UUID = topic.topic_id if session.by_id else topic.topic
+            for asked in topic.partitions:
+                known = session.partitions.get((name, asked.partition))
+                if known is not None:
+                    known.update(asked)
+                else:
+                    title = (resolve(topic.topic_id) or "") if session.by_id else topic.topic
+                    session.partitions[(name, asked.partition)] = FetchPartition(title, topic.topic_id, asked)
+
+    def _new_session(self, by_id: bool) -> FetchSession | None:
+        now = self._monotonic()
+        if len(self._sessions) >= self._slots:
+            if not self._sessions:
+                return None
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used < self._min_idle:
+                return None
+            del self._sessions[oldest.id]
+        while True:
+            session_id = random.randint(1, 0x7FFFFFFF)
+            if session_id not in self._sessions:
+                break
+        session = self._sessions[session_id] = FetchSession(session_id, by_id, now)
+        return session
+
+
+def _asked(topics: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> Iterable[FetchPartition]:
+    for topic in topics:
+        name = (resolve(topic.topic_id) or "") if by_id else topic.topic
+        topic_id = topic.topic_id if by_id else _ZERO_UUID
+        for asked in topic.partitions:
+            yield FetchPartition(name, topic_id, asked)

@@ -1,0 +1,131 @@
+"""Produce (key 0): append record batches to partitions.
+
+v0-v1  message sets of magic 0; v1 adds throttle_time_ms to the answer
+v2     magic 1, log_append_time_ms in the answer
+v3     record batches (magic 2), transactional_id
+v5     log_start_offset in the answer
+v7     zstd
+v8     record_errors and error_message in the answer
+v9     flexible
+v10    the current leader in the answer
+v11-12 transactions by the newer protocol
+v13    topics by id
+
+The batch is not opened here: `Log.stage_as_leader` checks its header and CRC and assigns offsets in the receive
+buffer itself; the bytes are written when all requests of this turn of the loop have been looked at
+(`ReplicaManager.write_staged`), before any of them is answered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from kavka.records.validate import InvalidRecordError
+from kavka.replication.waiting import ProduceWaiter
+
+VALID_ACKS = (-1, 0, 1)
+
+
+class ConnectionMustClose(Exception):
+    """A produce with acks=0 failed: with no answer to put the error in, Kafka closes the connection."""
+
+
+@handles(ApiKey.PRODUCE, versions=(0, 13))
+def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
+    acks = request.acks
+    version = ctx.version
+    replicas = ctx.broker.replica_manager
+    response = ProduceResponse()
+    waits = []
+    for topic in request.topic_data:
+        name = topic.name
+        answers: list[PartitionProduceResponse] = []
+        response.responses.append(
+            TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
+        )
+        for data in topic.partition_data:
+            answer = PartitionProduceResponse(index=data.index)
+            answers.append(answer)
+            try:
+                if acks not in VALID_ACKS:
+                    raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
+                if version >= 13:
+                    name = replicas.topic_name(topic.topic_id)
+                if data.records is None:
+                    raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records for this partition.")
+                partition = replicas.leader(name, data.index)
+                info = partition.stage(data.records, acks, version)
+            except KafkaError as error:
+                _refuse(ctx, response, answer, name, error)
+                continue
+            answer.base_offset = info.first_offset
+            answer.log_append_time_ms = info.append_time
+            answer.log_start_offset = info.log_start_offset
+            if not info.duplicate:
+                metrics = partition.metrics
+                metrics.messages_in.value += info.count
+                metrics.bytes_in.value += info.size
+            replicas.note_staged(partition, answer)
+            if acks == -1 or partition.log.config.flush_messages == 1:  # type: ignore[union-attr]
+                waits.append((partition, info.last_offset + 1, answer))
+    if acks == 0:
+        replicas.write_staged()
+        if any(a.error_code for t in response.responses for a in t.partition_responses):
+            raise ConnectionMustClose
+        return None
+    return _wait(ctx, request, response, waits) if waits else response
+
+
+def _wait(ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, waits: list[Any]) -> Any:
+    """The answer, or a future of it where replicas or a flush have to be waited for."""
+    ctx.broker.replica_manager.write_staged()
+    waiter: ProduceWaiter | None = None
+    for partition, end_offset, answer in waits:
+        if answer.error_code == 0 and partition.must_wait(end_offset, request.acks):
+            waiter = waiter or ProduceWaiter(response)
+            waiter.add(partition, end_offset, request.acks == -1, answer)
+    return waiter.start(request.timeout_ms) if waiter else response
+
+
+def _refuse(
+    ctx: RequestContext,
+    response: ProduceResponse,
+    answer: PartitionProduceResponse,
+    topic: str,
+    error: KafkaError,
+) -> None:
+    answer.error_code = int(error.code)
+    answer.error_message = error.message
+    answer.base_offset = -1
+    if isinstance(error, InvalidRecordError):
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
+        ]
+    broker = ctx.broker
+    partition = broker.replica_manager.partitions.get((topic, answer.index))
+    if partition is not None:
+        partition.metrics.failed_produces.value += 1
+    if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and ctx.version >= 10:
+        state = broker.metadata_cache.partition_state(topic, answer.index)
+        endpoint = broker.metadata_cache.endpoint(state.leader, ctx.listener) if state else None
+        if state is not None and endpoint is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+            if all(node.node_id != state.leader for node in response.node_endpoints):
+                rack = broker.metadata_cache.brokers[state.leader].rack
+                response.node_endpoints.append(
+                    NodeEndpoint(node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=rack)
+                )

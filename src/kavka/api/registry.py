@@ -1,0 +1,110 @@
+"""The one list of what this broker serves. ApiVersions is derived from it.
+
+A handler module registers its function with `@handles(ApiKey.X, versions=(low, high))`. The function takes
+`(ctx, request)` and returns
+- the response object, when it can answer at once;
+- a future of it, when it waits for data or replicas: later requests of the connection are handled meanwhile,
+  and answered after it;
+- a coroutine, when it changes something by several steps: the connection's next request waits for its end, so
+  that a client which pipelines sees its own changes;
+- None, when there is no answer (Produce with acks=0).
+
+A `KafkaError` that it raises becomes the answer built by `on_error`, by default the response with its
+`error_code` (and `error_message`, where there is one) set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import APIS, ApiKey
+
+# Each module under api/ that serves a request, in the order of the keys.
+HANDLER_MODULES = (
+    "produce",
+    "fetch",
+    "list_offsets",
+    "metadata",
+    "api_versions",
+    "create_topics",
+    "delete_topics",
+    "delete_records",
+    "init_producer_id",
+    "offset_for_leader_epoch",
+    "describe_configs",
+    "alter_configs",
+    "alter_replica_log_dirs",
+    "describe_log_dirs",
+    "create_partitions",
+    "incremental_alter_configs",
+    "describe_cluster",
+    "describe_producers",
+    "describe_topic_partitions",
+)
+
+NEVER = 1 << 15  # above any version
+
+Handler = Callable[[Any, Any], Any]
+ErrorAnswer = Callable[[Any, int, KafkaError], Any]
+
+
+class Api:
+    """One served request: how to decode it, who answers it, and how a failure is answered."""
+
+    __slots__ = ("flexible_from", "handle", "key", "max_version", "min_version", "name", "on_error", "request_class")
+
+    def __init__(
+        self, key: ApiKey, versions: tuple[int, int], handle: Handler, on_error: ErrorAnswer | None
+    ) -> None:
+        info = APIS[key]
+        self.key = int(key)
+        self.name = info.name
+        self.min_version, self.max_version = versions
+        self.handle = handle
+        self.request_class = info.request_class()
+        self.flexible_from = NEVER if info.flexible_from is None else info.flexible_from
+        response_class = info.response_class()
+        self.on_error = on_error or _top_level_error(response_class)
+
+
+def _top_level_error(response_class: Any) -> ErrorAnswer:
+    has_message = "error_message" in response_class.__slots__
+
+    def answer(request: Any, version: int, error: KafkaError) -> Any:
+        response = response_class(error_code=int(error.code))
+        if has_message:
+            response.error_message = error.message
+        return response
+
+    return answer
+
+
+_apis: dict[int, Api] = {}
+
+
+def handles(
+    key: ApiKey, versions: tuple[int, int], on_error: ErrorAnswer | None = None
+) -> Callable[[Handler], Handler]:
+    def register(function: Handler) -> Handler:
+        _apis[int(key)] = Api(key, versions, function, on_error)
+        return function
+
+    return register
+
+
+def load() -> dict[int, Api]:
+    """Every served API by its key. Imports the handler modules when first called."""
+    if len(_apis) < len(HANDLER_MODULES):
+        for module in HANDLER_MODULES:
+            import_module(f"kavka.api.{module}")
+    return _apis
+
+
+def as_kafka_error(error: BaseException) -> KafkaError:
+    """What a client is told of an exception that is not a KafkaError: that it is the server's fault, no more."""
+    if isinstance(error, KafkaError):
+        return error
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The server failed to handle the request; its log has the cause.")

@@ -1,0 +1,356 @@
+"""One client connection: requests in, answers out in the order of the requests.
+
+    readable -> one recv into the buffer that all connections share -> every whole request in it is decoded and
+    handled -> what they staged is written (one writev a log) -> their answers leave in one send
+
+A request is a view into the receive buffer and is gone when the call returns: a handler that waits keeps only what it
+decoded. Part of a request that was received is carried over to the next read; a large one gets a buffer of its own,
+which grows as its bytes come, so that a length alone never makes us allocate.
+
+Who waits: a future holds its place in the line of answers while later requests are handled; a coroutine makes the
+connection stop reading until it is done. Too many unanswered requests, or answers that the peer does not take, do so too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from struct import Struct
+from struct import error as StructError
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from kavka.api import api_versions, registry
+from kavka.api.context import RequestContext
+from kavka.api.produce import ConnectionMustClose
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.network.zero_copy import FileShrank, Outbox
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.headers import read_request_header
+from kavka.protocol.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from kavka.network.server import Server
+
+log = logging.getLogger(__name__)
+
+_SIZE = Struct(">i")
+_HEAD = Struct(">hhi")
+_ANSWER_HEAD = Struct(">ii")
+_ANSWER_HEAD_FLEXIBLE = Struct(">iiB")
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_PRODUCE = int(ApiKey.PRODUCE)
+
+# A request up to this size is carried over in the shared buffer; a larger one gets its own.
+CARRY_LIMIT = 128 * 1024
+MAX_UNANSWERED = 256
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class Exchange:
+    """A request and, when it is there, its answer: one place in the line of answers."""
+
+    __slots__ = ("api", "correlation_id", "done", "response", "started", "version")
+
+    def __init__(self, api: registry.Api, version: int, correlation_id: int, started: float) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.started = started
+        self.done = False
+        self.response: Any = None
+
+
+class Connection:
+    __slots__ = (
+        "_carry",
+        "_fd",
+        "_filled",
+        "_frame",
+        "_frame_size",
+        "_loop",
+        "_muted",
+        "_outbox",
+        "_reading",
+        "_server",
+        "_sock",
+        "_tasks",
+        "_unanswered",
+        "address",
+        "closed",
+        "last_active",
+        "listener",
+    )
+
+    def __init__(self, server: Server, sock: socket.socket, address: str, listener: str) -> None:
+        self._server = server
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._loop = server.loop
+        self._outbox = Outbox(self._loop, sock, self._on_room)
+        self._carry: bytes = b""
+        self._frame: bytearray | None = None
+        self._frame_size = 0
+        self._filled = 0
+        self._unanswered: deque[Exchange] = deque()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._muted = False
+        self._reading = False
+        self.address = address
+        self.listener = listener
+        self.last_active = self._loop.time()
+        self.closed = False
+        self._read_again()
+
+    # ---- reading
+
+    def _read_again(self) -> None:
+        if not self._reading and not self.closed:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _on_readable(self) -> None:
+        try:
+            if self._frame is not None:
+                self._read_into_frame()
+            else:
+                self._read_shared()
+        except (OSError, FileShrank, ConnectionMustClose):
+            self.close()
+        except (ProtocolError, StructError) as error:
+            log.info("Closing the connection from %s: bad request (%s)", self.address, error)
+            self.close()
+        except Exception:
+            log.exception("Closing the connection from %s after an unexpected failure", self.address)
+            self.close()
+
+    def _read_shared(self) -> None:
+        buffer = self._server.receive_buffer
+        carried = len(self._carry)
+        if carried:
+            buffer[:carried] = self._carry
+        try:
+            received = self._sock.recv_into(buffer[carried:] if carried else buffer)
+        except BlockingIOError:
+            return
+        if not received:
+            self.close()
+            return
+        self.last_active = self._loop.time()
+        self._take(buffer[: carried + received])
+
+    def _read_into_frame(self) -> None:
+        frame = self._frame
+        assert frame is not None
+        if self._filled == len(frame):
+            frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+        with memoryview(frame) as view, view[self._filled :] as room:
+            try:
+                received = self._sock.recv_into(room)
+            except BlockingIOError:
+                return
+        if not received:
+            self.close()
+            return
+        self.last_active = self._loop.time()
+        self._filled += received
+        if self._filled == self._frame_size:
+            self._frame = None
+            self._server.release_bytes(self._frame_size)
+            self._take(memoryview(frame))
+
+    def _take(self, data: memoryview) -> None:
+        """Handle every whole request in `data`; keep the rest for later."""
+        position = 0
+        end = len(data)
+        self._carry = b""
+        try:
+            while end - position >= 4:
+                (size,) = _SIZE.unpack_from(data, position)
+                if size < 0 or size > self._server.max_request_bytes:
+                    raise ProtocolError(f"a request of {size} bytes")
+                if end - position - 4 < size:
+                    if size + 4 > CARRY_LIMIT:
+                        self._start_frame(size + 4, data[position:])
+                        position = end
+                    break
+                position += 4
+                self._handle(data[position : position + size])
+                position += size
+                if self._muted or self.closed:
+                    break
+            if position < end:
+                self._carry = bytes(data[position:])
+        finally:
+            # Also when a request was bad: those before it are written and answered, and no view into
+            # the shared buffer is left behind.
+            self._finish_turn()
+
+    def _start_frame(self, size: int, begun: memoryview) -> None:
+        self._frame = bytearray(begun)
+        self._filled = len(begun)
+        self._frame_size = size
+        self._server.large_frame_bytes += size
+
+    # ---- handling
+
+    def _handle(self, data: memoryview) -> None:
+        started = perf_counter()
+        if len(data) < 8:
+            raise ProtocolError("a request shorter than its header")
+        key, version, correlation_id = _HEAD.unpack_from(data, 0)
+        api = self._server.apis.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            if key == _API_VERSIONS and api is not None:
+                self._answer_unsupported_api_versions(api, correlation_id, started)
+                return
+            raise ProtocolError(f"API key {key} version {version} is not served here")
+        client_id, position = read_request_header(data, key, version)
+        request, position = api.request_class.decode(data, position, version)
+        context = RequestContext(
+            self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
+        )
+        if key != _PRODUCE:
+            self._server.write_staged()
+        try:
+            result = api.handle(context, request)
+        except ConnectionMustClose:
+            raise
+        except Exception as error:
+            result = self._error_answer(api, request, version, error)
+        if result is None:
+            self._server.count(api, perf_counter() - started)
+            return
+        exchange = Exchange(api, version, correlation_id, started)
+        self._unanswered.append(exchange)
+        if isinstance(result, asyncio.Future):
+            self._wait_for(exchange, request, result)
+        elif asyncio.iscoroutine(result):
+            self._muted = True
+            self._wait_for(exchange, request, asyncio.ensure_future(result))
+        else:
+            exchange.response = result
+            exchange.done = True
+
+    def _error_answer(self, api: registry.Api, request: Any, version: int, error: BaseException) -> Any:
+        if not isinstance(error, KafkaError):
+            log.error("%s v%d from %s failed", api.name, version, self.address, exc_info=error)
+        return api.on_error(request, version, registry.as_kafka_error(error))
+
+    def _answer_unsupported_api_versions(self, api: registry.Api, correlation_id: int, started: float) -> None:
+        exchange = Exchange(api, 0, correlation_id, started)
+        exchange.response = api_versions.supported()
+        exchange.response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+        exchange.done = True
+        self._unanswered.append(exchange)
+
+    def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
+        self._tasks.add(future)
+
+        def completed(done: asyncio.Future[Any]) -> None:
+            self._tasks.discard(done)
+            if self.closed or done.cancelled():
+                return
+            error = done.exception()
+            try:
+                if error is None:
+                    exchange.response = done.result()
+                else:
+                    exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
+                exchange.done = True
+                self._muted = False
+                self._finish_turn()
+                self.go_on()
+            except (OSError, FileShrank, ProtocolError, StructError, ConnectionMustClose):
+                self.close()
+            except Exception:
+                log.exception("Closing the connection from %s after an unexpected failure", self.address)
+                self.close()
+
+        future.add_done_callback(completed)
+
+    # ---- answering
+
+    def _finish_turn(self) -> None:
+        """Write what the requests of this turn staged, then send the answers that are next in the line."""
+        self._server.write_staged()
+        line = self._unanswered
+        if line and line[0].done:
+            pieces: list[Any] = []
+            now = perf_counter()
+            while line and line[0].done:
+                exchange = line.popleft()
+                self._encode(exchange, pieces)
+                self._server.count(exchange.api, now - exchange.started)
+            self._outbox.send(pieces)
+        if self._congested():
+            self._stop_reading()
+
+    def _encode(self, exchange: Exchange, out: list[Any]) -> None:
+        api = exchange.api
+        body: list[Any] = []
+        exchange.response.encode(body, exchange.version)
+        size = sum(map(len, body))
+        # Responses of flexible versions have a header with (empty) tagged fields, except ApiVersions'.
+        if exchange.version >= api.flexible_from and api.key != _API_VERSIONS:
+            out.append(_ANSWER_HEAD_FLEXIBLE.pack(size + 5, exchange.correlation_id, 0))
+        else:
+            out.append(_ANSWER_HEAD.pack(size + 4, exchange.correlation_id))
+        out.extend(body)
+
+    def _congested(self) -> bool:
+        return (
+            self._muted
+            or len(self._unanswered) >= MAX_UNANSWERED
+            or self._outbox.queued_bytes > MAX_UNSENT_BYTES
+            or self._server.too_many_bytes_in_flight(self, self._frame is not None)
+        )
+
+    def go_on(self) -> None:
+        """What held the connection back may be over: take what was carried, then read again."""
+        if self.closed or self._congested():
+            return
+        if self._carry:
+            self._take(memoryview(bytearray(self._carry)))
+        if not self.closed and not self._congested():
+            self._read_again()
+
+    def _on_room(self) -> None:
+        try:
+            self._outbox.on_room()
+            self.last_active = self._loop.time()
+            if not self._reading:
+                self.go_on()
+        except (OSError, FileShrank, ProtocolError, StructError, ConnectionMustClose):
+            self.close()
+
+    # ---- the end
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._stop_reading()
+        self._outbox.close()
+        for task in list(self._tasks):
+            if not isinstance(task, asyncio.Task):
+                task.cancel()
+        if self._frame is not None:
+            self._server.release_bytes(self._frame_size)
+            self._frame = None
+        self._unanswered.clear()
+        self._sock.close()
+        self._server.forget(self)
+
+    @property
+    def idle(self) -> bool:
+        return not self._unanswered and self._outbox.empty
+

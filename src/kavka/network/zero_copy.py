@@ -1,0 +1,114 @@
+"""What leaves a connection: bytes and pieces of files, in order, straight to a non-blocking socket.
+
+`send` writes at once as much as the socket takes. What is left waits in a queue until the socket has room again; a
+FileSlice goes by sendfile from the page cache to the socket, and never through this process. Bytes that stand in front of a
+slice are sent with MSG_MORE, so that both share packets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable
+
+from kavka.storage.file_slice import FileSlice
+
+Piece = bytes | memoryview | FileSlice
+
+# One call sends no more than this of a file, so that one fast reader does not hold the loop.
+_SENDFILE_CHUNK = 4 * 1024 * 1024
+
+
+class FileShrank(Exception):
+    """A file ended before the slice did (it was truncated): the answer can no longer be completed."""
+
+
+class Outbox:
+    __slots__ = ("_fd", "_loop", "_on_room", "_queue", "_sock", "_waiting", "queued_bytes")
+
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket, on_room: Callable[[], None]) -> None:
+        """`on_room` is called when everything queued has left, on the loop; errors while sending end up there too."""
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._on_room = on_room
+        self._queue: deque[Piece] = deque()
+        self._waiting = False
+        self.queued_bytes = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._queue
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Raises OSError or FileShrank when the connection is of no more use."""
+        queue = self._queue
+        run: list[bytes | memoryview] = []
+        for piece in pieces:
+            if isinstance(piece, FileSlice):
+                if run:
+                    queue.append(b"".join(run))
+                    run = []
+                queue.append(piece)
+            else:
+                run.append(piece)
+        if run:
+            queue.append(b"".join(run))
+        if not self._waiting:
+            self._pump()
+
+    def _pump(self) -> None:
+        queue = self._queue
+        while queue:
+            piece = queue[0]
+            if isinstance(piece, FileSlice):
+                sent = self._send_file(piece)
+            else:
+                sent = self._send_bytes(piece, more=len(queue) > 1)
+            if sent == len(piece):
+                queue.popleft()
+                continue
+            if sent:
+                queue[0] = piece.tail(sent) if isinstance(piece, FileSlice) else memoryview(piece)[sent:]
+            self._wait_for_room()
+            return
+        self.queued_bytes = 0
+        self._stop_waiting()
+
+    def _send_bytes(self, piece: bytes | memoryview, more: bool) -> int:
+        try:
+            return self._sock.send(piece, socket.MSG_MORE if more else 0)
+        except BlockingIOError:
+            return 0
+
+    def _send_file(self, piece: FileSlice) -> int:
+        size = len(piece)
+        try:
+            sent = os.sendfile(self._fd, piece.fd, piece.position, min(size, _SENDFILE_CHUNK))
+        except BlockingIOError:
+            return 0
+        if sent == 0 and size:
+            raise FileShrank
+        return sent
+
+    def _wait_for_room(self) -> None:
+        self.queued_bytes = sum(len(p) for p in self._queue if not isinstance(p, FileSlice))
+        if not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._fd, self._on_room)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._fd)
+
+    def on_room(self) -> None:
+        """The socket has room again: go on sending. Raises as `send` does."""
+        self._pump()
+
+    def close(self) -> None:
+        self._stop_waiting()
+        self._queue.clear()
+        self.queued_bytes = 0

@@ -1,0 +1,201 @@
+"""All partitions of this broker: appends and reads go through here, and the controller's orders are carried out here.
+
+The loop thread owns it. Making and deleting logs touches the disk for long, so the two orders (`LeaderAndIsr`,
+`StopReplica`) are coroutines that do it in a worker; everything else answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from kavka.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.partition import Partition, RunInWorker
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.log_config import LogConfig
+from kavka.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        metadata_cache: MetadataCache,
+        log_config: Callable[[str], LogConfig],
+        run_in_worker: RunInWorker,
+        metrics: TopicMetrics,
+    ) -> None:
+        self.broker_id = broker_id
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.controller_epoch = -1
+        self.metrics = metrics
+        self._log_manager = log_manager
+        self._metadata_cache = metadata_cache
+        self._log_config = log_config
+        self._run_in_worker = run_in_worker
+        self._staged: list[tuple[Partition, Any]] = []
+
+    # ---- finding a partition
+
+    def leader(self, topic: str, partition: int) -> Partition:
+        """The partition, when this broker leads it and its disk is well; else the error that a client is owed."""
+        found = self.partitions.get((topic, partition))
+        if found is None:
+            if self._metadata_cache.partition_state(topic, partition) is not None:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if found.log is None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        if found.leader_id != self.broker_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return found
+
+    def topic_name(self, topic_id: UUID) -> str:
+        name = self._metadata_cache.topic_name(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return name
+
+    # ---- appends: staged by the requests of one turn of the loop, written together
+
+    def note_staged(self, partition: Partition, answer: Any) -> None:
+        """`answer` (a partition's part of a Produce response) gets an error code if the write fails."""
+        self._staged.append((partition, answer))
+
+    def write_staged(self) -> None:
+        """Write what this turn's requests staged: one writev for each log. Called before any answer is encoded."""
+        staged = self._staged
+        if not staged:
+            return
+        self._staged = []
+        failed: dict[Partition, KafkaError] | None = None
+        for partition in {p for p, _ in staged} if len(staged) > 1 else (staged[0][0],):
+            try:
+                partition.write_staged()
+            except KafkaError as error:
+                failed = failed or {}
+                failed[partition] = error
+            else:
+                partition.advance()
+        if failed:
+            for partition, answer in staged:
+                error_of = failed.get(partition)
+                if error_of is not None:
+                    answer.error_code = int(error_of.code)
+                    answer.error_message = error_of.message
+                    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+
+    # ---- the controller's orders
+
+    async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        if request.controller_epoch < self.controller_epoch:
+            return LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
+        self.controller_epoch = request.controller_epoch
+        topics = []
+        for topic in request.topic_states:
+            errors = []
+            for state in topic.partition_states:
+                tp = TopicPartition(topic.topic_name, state.partition_index)
+                code = await self._take_partition(tp, topic.topic_id, state)
+                errors.append(
+                    LeaderAndIsrPartitionError(
+                        topic_name=tp.topic, partition_index=tp.partition, error_code=int(code)
+                    )
+                )
+            topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
+        return LeaderAndIsrResponse(topics=topics)
+
+    async def _take_partition(self, tp: TopicPartition, topic_id: UUID, state: Any) -> ErrorCode:
+        partition = self.partitions.get(tp)
+        if partition is None:
+            partition = Partition(tp, topic_id, self.broker_id, self._run_in_worker, self.metrics.of_topic(tp.topic))
+            partition.on_storage_failure = self._on_storage_failure
+        elif state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        try:
+            the_log = self._log_manager.get(tp)
+            if the_log is None:
+                the_log = await self._log_manager.create(tp, self._log_config(tp.topic), topic_id)
+        except (KafkaError, OSError) as error:
+            log.error("Cannot make the log of %s: %s", tp, error)
+            self.partitions[tp] = partition
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if state.leader == self.broker_id:
+            partition.make_leader(state, the_log)
+        else:
+            partition.make_follower(state, the_log)
+        self.partitions[tp] = partition
+        return ErrorCode.NONE
+
+    async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        if request.controller_epoch < self.controller_epoch:
+            return StopReplicaResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
+        self.controller_epoch = request.controller_epoch
+        errors = []
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                tp = TopicPartition(topic.topic_name, state.partition_index)
+                code = await self._stop_partition(tp, state.delete_partition)
+                errors.append(
+                    StopReplicaPartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
+                )
+            if not any(name == topic.topic_name for name, _ in self.partitions):
+                self.metrics.forget(topic.topic_name)
+        return StopReplicaResponse(partition_errors=errors)
+
+    async def _stop_partition(self, tp: TopicPartition, delete: bool) -> ErrorCode:
+        partition = self.partitions.pop(tp, None)
+        if partition is not None:
+            partition.leader_id = -1
+            partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if delete:
+            try:
+                await self._log_manager.delete(tp)
+            except (KafkaError, OSError) as error:
+                log.error("Cannot delete the log of %s: %s", tp, error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    # ---- failing disks, changed configuration
+
+    def _on_storage_failure(self, partition: Partition, error: BaseException) -> None:
+        if partition.log is not None:
+            self._log_manager.fail_dir(partition.log.dir.parent, error)
+
+    def on_dir_failure(self, directory: Path) -> None:
+        for partition in self.partitions.values():
+            if partition.log is not None and partition.log.dir.parent == directory:
+                partition.go_offline()
+
+    def update_log_config(self, topic: str) -> None:
+        config = self._log_config(topic)
+        for (name, _), partition in self.partitions.items():
+            if name == topic and partition.log is not None:
+                partition.log.update_config(config)
+
+    def online(self) -> Iterable[Partition]:
+        return (p for p in self.partitions.values() if p.log is not None)
+
+    def high_watermarks(self) -> dict[Path, dict[TopicPartition, int]]:
+        """For replication-offset-checkpoint: by log directory."""
+        result: dict[Path, dict[TopicPartition, int]] = {}
+        for partition in self.online():
+            assert partition.log is not None
+            of_dir = result.setdefault(partition.log.dir.parent, {})
+            of_dir[partition.topic_partition] = partition.log.high_watermark
+        return result

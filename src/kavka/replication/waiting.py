@@ -1,0 +1,145 @@
+"""Requests that wait (Kafka's purgatory): a produce for its replicas or its flush, a fetch for its data.
+
+A waiter is a future with a deadline. Partitions hold the waiters that depend on them and call `check()` when
+something moved; a waiter that is done removes itself from every partition it was registered with. Only the loop
+thread touches any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kavka.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kavka.replication.partition import Partition
+
+
+class ProduceWaiter:
+    """Completes with the response when every partition of the request has what its acks ask for.
+
+    A partition that fails meanwhile, or is not there when the time is up, gets its error code in the response.
+    """
+
+    __slots__ = ("_left", "_timer", "future", "response")
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._left: dict[Partition, tuple[int, bool, Any]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, partition: Partition, end_offset: int, acks_all: bool, answer: Any) -> None:
+        """Wait until `partition` has committed (acks=all) or flushed what lies before `end_offset`."""
+        self._left[partition] = (end_offset, acks_all, answer)
+        partition.produce_waiters.add(self)
+
+    def start(self, timeout_ms: int) -> asyncio.Future[Any]:
+        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
+        return self.future
+
+    def check(self, partition: Partition) -> None:
+        wanted = self._left.get(partition)
+        if wanted is not None and partition.has(wanted[0], wanted[1]):
+            self._finish(partition)
+
+    def fail(self, partition: Partition, code: ErrorCode) -> None:
+        wanted = self._left.get(partition)
+        if wanted is not None:
+            _set_error(wanted[2], code)
+            self._finish(partition)
+
+    def _finish(self, partition: Partition) -> None:
+        del self._left[partition]
+        partition.produce_waiters.discard(self)
+        if not self._left:
+            self._complete()
+
+    def _expire(self) -> None:
+        for partition, (_, _, answer) in self._left.items():
+            partition.produce_waiters.discard(self)
+            _set_error(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._left.clear()
+        self._complete()
+
+    def _complete(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.future.done():
+            self.future.set_result(self.response)
+
+
+def _set_error(answer: Any, code: ErrorCode) -> None:
+    answer.error_code = int(code)
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+
+
+class FetchWaiter:
+    """Completes with what `read()` gives as soon as enough is there, or the wait is over.
+
+    `ready()` says cheaply whether reading again would answer the request; `read()` makes the answer, and may itself
+    give a future (cold data is warmed first).
+    """
+
+    __slots__ = ("_partitions", "_read", "_ready", "_timer", "future")
+
+    def __init__(
+        self,
+        partitions: list[Partition],
+        ready: Callable[[], bool],
+        read: Callable[[], Any],
+        max_wait_ms: int,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._partitions = partitions
+        self._ready = ready
+        self._read = read
+        for partition in partitions:
+            partition.fetch_waiters.add(self)
+        self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
+        self.future.add_done_callback(self._on_done)
+
+    def check(self) -> None:
+        if self._ready():
+            self._complete()
+
+    def abandon(self) -> None:
+        """A partition moved or failed: answer at once with what there is to say."""
+        self._complete()
+
+    def _on_done(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self._detach()
+
+    def _detach(self) -> None:
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.fetch_waiters.discard(self)
+
+    def _complete(self) -> None:
+        self._detach()
+        if self.future.done():
+            return
+        try:
+            answer = self._read()
+        except Exception as error:
+            self.future.set_exception(error)
+            return
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(self._pass_on)
+        else:
+            self.future.set_result(answer)
+
+    def _pass_on(self, answer: asyncio.Future[Any]) -> None:
+        if self.future.done():
+            return
+        error = answer.exception()
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(answer.result())

@@ -1,0 +1,131 @@
+"""Fetch sessions without a broker: what is asked, what is told, who is pushed out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from kavka.api.fetch_session import FetchSessionCache
+from kavka.common.errors import ErrorCode, KafkaError
+
+ZERO = UUID(int=0)
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def partition(index: int, offset: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(
+        partition=index, fetch_offset=offset, partition_max_bytes=1000, current_leader_epoch=-1, last_fetched_epoch=-1
+    )
+
+
+def request(session_id=0, epoch=0, topics=(), forgotten=()) -> SimpleNamespace:
+    return SimpleNamespace(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[SimpleNamespace(topic=name, topic_id=ZERO, partitions=parts) for name, parts in topics],
+        forgotten_topics_data=[
+            SimpleNamespace(topic=name, topic_id=ZERO, partitions=parts) for name, parts in forgotten
+        ],
+    )
+
+
+def data(high_watermark=0, error=0) -> SimpleNamespace:
+    return SimpleNamespace(
+        diverging_epoch=SimpleNamespace(epoch=-1),
+        preferred_read_replica=-1,
+        high_watermark=high_watermark,
+        log_start_offset=0,
+        error_code=error,
+    )
+
+
+def make_cache(slots=2, time=None) -> FetchSessionCache:
+    return FetchSessionCache(slots, 120.0, time or Time())
+
+
+def open_(cache: FetchSessionCache, asked: SimpleNamespace):
+    return cache.open(asked, False, lambda _id: None)
+
+
+def test_an_incremental_request_reads_all_partitions_of_the_session_with_the_changes_applied():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0), partition(1)])]))
+    second = open_(cache, request(first.session_id, 1, topics=[("t", [partition(1, offset=7)])]))
+    assert second.incremental
+    assert [(p.index, p.fetch_offset) for p in second.partitions] == [(0, 0), (1, 7)]
+    third = open_(cache, request(first.session_id, 2, forgotten=[("t", [0])]))
+    assert [p.index for p in third.partitions] == [1]
+
+
+def test_an_incremental_answer_leaves_out_what_did_not_change():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0), partition(1)])]))
+    results = [(p, data(), 0) for p in first.partitions]
+    assert len(first.to_tell(results)) == 2
+    second = open_(cache, request(first.session_id, 1))
+    results = [(second.partitions[0], data(), 0), (second.partitions[1], data(high_watermark=5), 0)]
+    assert [p.index for p, _, _ in second.to_tell(results)] == [1]
+
+
+def test_the_first_good_answer_after_an_error_is_told_even_if_nothing_moved():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0)])]))
+    first.to_tell([(first.partitions[0], data(), 0)])
+    second = open_(cache, request(first.session_id, 1))
+    assert second.to_tell([(second.partitions[0], data(error=6), 0)])
+    third = open_(cache, request(first.session_id, 2))
+    assert third.to_tell([(third.partitions[0], data(), 0)])
+
+
+def test_a_partition_that_got_data_goes_to_the_end_of_the_line():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0), partition(1)])]))
+    first.to_tell([(p, data(), 10 if p.index == 0 else 0) for p in first.partitions])
+    second = open_(cache, request(first.session_id, 1))
+    assert [p.index for p in second.partitions] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("session_id", "epoch", "code"),
+    [(None, 5, ErrorCode.INVALID_FETCH_SESSION_EPOCH), (12345, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
+)
+def test_a_wrong_epoch_or_an_unknown_session_is_refused(session_id, epoch, code):
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0)])]))
+    wanted = first.session_id if session_id is None else (session_id if session_id != first.session_id else 1)
+    with pytest.raises(KafkaError) as refused:
+        open_(cache, request(wanted, epoch))
+    assert refused.value.code == code
+
+
+def test_a_full_cache_serves_without_a_session_until_an_old_one_has_rested_long_enough():
+    time = Time()
+    cache = make_cache(slots=1, time=time)
+    first = open_(cache, request(topics=[("t", [partition(0)])]))
+    assert first.session_id
+    assert open_(cache, request(topics=[("t", [partition(0)])])).session_id == 0
+    time.now = 121.0
+    assert open_(cache, request(topics=[("t", [partition(0)])])).session_id
+    assert len(cache) == 1
+
+
+def test_the_final_epoch_closes_the_session():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0)])]))
+    assert open_(cache, request(first.session_id, -1)).session_id == 0
+    assert len(cache) == 0
+
+
+def test_a_session_that_forgot_all_its_partitions_is_gone():
+    cache = make_cache()
+    first = open_(cache, request(topics=[("t", [partition(0)])]))
+    assert open_(cache, request(first.session_id, 1, forgotten=[("t", [0])])).session_id == 0
+    assert len(cache) == 0

@@ -1,0 +1,92 @@
+"""What leaves a connection: order, partial sends, files by sendfile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from kavka.network.zero_copy import FileShrank, Outbox
+from kavka.storage.file_slice import FileSlice, LogFile
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+async def read_all(sock: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    received = bytearray()
+    while len(received) < size:
+        chunk = await asyncio.wait_for(loop.sock_recv(sock, 65536), 5)
+        if not chunk:
+            break
+        received += chunk
+    return bytes(received)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    return ours, theirs
+
+
+def make_file(path, content: bytes) -> LogFile:
+    path.write_bytes(content)
+    return LogFile(str(path), len(content))
+
+
+def test_bytes_and_file_pieces_arrive_in_order_although_the_socket_takes_little_at_a_time(tmp_path):
+    content = os.urandom(300_000)
+    file = make_file(tmp_path / "a.log", content)
+
+    async def scenario() -> None:
+        ours, theirs = pair()
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: outbox.on_room())
+        outbox.send([b"head", FileSlice(file, 100, 200_000), b"tail" * 50_000])
+        outbox.send([b"second", FileSlice(file, 0, 5)])
+        expected = b"head" + content[100:200_100] + b"tail" * 50_000 + b"second" + content[:5]
+        assert not outbox.empty
+        assert await read_all(theirs, len(expected)) == expected
+        assert outbox.empty
+        assert outbox.queued_bytes == 0
+        ours.close()
+        theirs.close()
+
+    run(scenario())
+
+
+def test_a_file_that_was_cut_short_under_a_slice_ends_the_connection_instead_of_hanging(tmp_path):
+    file = make_file(tmp_path / "a.log", b"x" * 100)
+
+    async def scenario() -> None:
+        ours, theirs = pair()
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: None)
+        piece = FileSlice(file, 0, 100)
+        os.truncate(file.path, 40)
+        outbox.send([b"head", piece])
+        with pytest.raises(FileShrank):
+            outbox.on_room()
+        ours.close()
+        theirs.close()
+
+    run(scenario())
+
+
+def test_only_bytes_count_as_queued_since_pieces_of_files_take_no_memory(tmp_path):
+    file = make_file(tmp_path / "a.log", b"x" * 1_000_000)
+
+    async def scenario() -> None:
+        ours, theirs = pair()
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: None)
+        outbox.send([FileSlice(file, 0, 1_000_000), b"y" * 1000])
+        assert outbox.queued_bytes == 1000
+        outbox.close()
+        ours.close()
+        theirs.close()
+
+    run(scenario())
