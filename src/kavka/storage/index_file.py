@@ -1,0 +1,139 @@
+"""What the offset index and the time index share: a memory-mapped file of entries of one size, sorted, appended to at the end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import ClassVar
+
+from kavka.storage.files import remove_if_there, sync_file
+
+PAGE = 4096
+
+
+class CorruptIndex(Exception):
+    """An index file that cannot be right; it is thrown away and made anew from the log."""
+
+
+class IndexFile:
+    """Entries in a file that is longer than they are while its segment is active.
+
+    A file that takes entries is as long as `segment.index.bytes` allows (a sparse file: only touched pages take room), mapped as
+    a whole; `trim` cuts it to its entries when the segment rolls or closes. So the length of a trimmed file tells the number of its
+    entries, and that of a file after a crash tells nothing: it is rebuilt, as the segment it belongs to is not flushed yet.
+
+    Storing into a mapped page that the disk has no room for would kill the process, so pages are allocated before
+    they are written to (`reserve`), which fails like any write.
+
+    Nothing is mapped, and no descriptor is held, before the first append or lookup.
+    """
+
+    ENTRY: ClassVar[int]
+
+    __slots__ = ("_allocated", "_file_size", "_map", "_writable", "base_offset", "entries", "max_entries", "path")
+
+    def __init__(self, path: str, base_offset: int, max_bytes: int, file_size: int = 0) -> None:
+        """`file_size` is the length of an existing, trimmed file."""
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.ENTRY
+        self.entries = file_size // self.ENTRY
+        self._file_size = file_size
+        self._map: mmap.mmap | None = None
+        self._writable = False
+        self._allocated = 0
+
+    def create(self) -> None:
+        """An empty file; one that is there is emptied."""
+        self.reset()
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+
+    def check(self) -> None:
+        """Raises CorruptIndex where the file cannot be an index of its segment."""
+        if self._file_size % self.ENTRY:
+            raise CorruptIndex(f"{self.path}: {self._file_size} bytes are no multiple of {self.ENTRY}")
+
+    def reserve(self, more: int) -> None:
+        """Room on disk for `more` entries, so that appending them cannot fail. OSError where there is none."""
+        if not self._writable or (self.entries + more) * self.ENTRY > self._allocated:
+            self._allocate(more)
+
+    def _allocate(self, more: int) -> None:
+        limit = max(self.max_entries, self.entries) * self.ENTRY
+        wanted = min(limit, -(-(self.entries + more) * self.ENTRY // PAGE) * PAGE)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not self._writable:
+                os.ftruncate(fd, limit)
+                self._file_size = limit
+            if wanted > self._allocated:
+                os.posix_fallocate(fd, self._allocated, wanted - self._allocated)
+            if not self._writable and limit:
+                self._map = mmap.mmap(fd, limit)
+                self._writable = True
+        finally:
+            os.close(fd)
+        self._allocated = wanted
+
+    def _mapped(self) -> mmap.mmap:
+        """The map to look entries up in; there must be one entry at least."""
+        mapped = self._map
+        if mapped is None:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                mapped = self._map = mmap.mmap(fd, self.entries * self.ENTRY, access=mmap.ACCESS_READ)
+            finally:
+                os.close(fd)
+        return mapped
+
+    def _last_raw(self) -> bytes:
+        """The bytes of the last entry, without mapping the file for just that."""
+        start = (self.entries - 1) * self.ENTRY
+        if self._map is not None:
+            return self._map[start : start + self.ENTRY]
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, self.ENTRY, start)
+        finally:
+            os.close(fd)
+
+    def _keep(self, entries: int) -> None:
+        """Forget all but the first `entries`."""
+        self.entries = entries
+        if not self._writable:
+            self._unmap()
+
+    def _unmap(self) -> None:
+        mapped, self._map = self._map, None
+        self._writable = False
+        self._allocated = 0
+        if mapped is not None:
+            mapped.close()
+
+    def reset(self) -> None:
+        """Forget all entries, also those that a crash may have left in the file."""
+        self.entries = 0
+        self._unmap()
+        if self._file_size:
+            os.truncate(self.path, 0)
+            self._file_size = 0
+
+    def trim(self) -> None:
+        """Cut the file to its entries and unmap it."""
+        self._unmap()
+        size = self.entries * self.ENTRY
+        if self._file_size != size:
+            os.truncate(self.path, size)
+            self._file_size = size
+
+    def sync(self) -> None:
+        """On disk after it (also what was stored through the map). Blocks; safe in any thread."""
+        sync_file(self.path)
+
+    def close(self) -> None:
+        """Unmap without trimming."""
+        self._unmap()
+
+    def delete(self) -> None:
+        self._unmap()
+        remove_if_there(self.path)

@@ -1,0 +1,49 @@
+"""`partition.metadata`: which topic (by id, not by name) the files of a folder belong to.
+
+    version: 0
+    topic_id: nPc0b5lqTUO4oXKO9Hqeow      22 characters, base64 with - and _
+
+Without it, a folder left over from a deleted topic would be taken for that of a new one of the same name.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from uuid import UUID
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.storage.files import atomic_write
+
+FILE_NAME = "partition.metadata"
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_from_text(text: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def read_topic_id(dir: str) -> UUID | None:
+    """None where the file is not there."""
+    path = os.path.join(dir, FILE_NAME)
+    try:
+        with open(path, encoding="ascii") as file:
+            lines = dict(line.split(": ", 1) for line in file.read().splitlines())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
+    try:
+        if int(lines["version"]) != 0:
+            raise ValueError(f"version {lines['version']}")
+        return topic_id_from_text(lines["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
+
+
+def write_topic_id(dir: str, topic_id: UUID) -> None:
+    text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+    atomic_write(os.path.join(dir, FILE_NAME), text.encode())

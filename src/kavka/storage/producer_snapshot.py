@@ -1,0 +1,135 @@
+"""Producer snapshots: `<offset>.snapshot`, the state of all producers as it was after the batch before that offset.
+
+Layout (big-endian): version 1 (2), CRC-32C of all that follows it (4), number of entries (4), then for each producer: id (8), epoch (2),
+last sequence (4), last offset (8), offset delta of its last batch (4), timestamp (8), coordinator epoch (4), first offset of its
+open transaction or -1 (8). One is taken at every roll (named as the new segment) and on a clean stop, so that after
+a crash only the batches past the last good one have to be read. A torn one fails its CRC and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from struct import Struct
+
+from crc32c import crc32c
+
+from kavka.storage.files import SNAPSHOT_SUFFIX, file_name, remove_if_there, write_all
+from kavka.storage.producer_state import BatchMeta, ProducerEntry
+
+_HEAD = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+VERSION = 1
+
+
+class CorruptSnapshot(Exception):
+    pass
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    body = bytearray(_COUNT.size)
+    count = 0
+    for entry in entries:
+        body += _ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.last_offset_delta,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.txn_first_offset,
+        )
+        count += 1
+    _COUNT.pack_into(body, 0, count)
+    return _HEAD.pack(VERSION, crc32c(bytes(body))) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
+    version, crc = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshot(f"snapshot version {version} is not known")
+    if crc32c(data[_HEAD.size :]) != crc:
+        raise CorruptSnapshot("the checksum does not match")
+    (count,) = _COUNT.unpack_from(data, _HEAD.size)
+    start = _HEAD.size + _COUNT.size
+    if count < 0 or start + count * _ENTRY.size > len(data):
+        raise CorruptSnapshot(f"{count} entries do not fit into {len(data)} bytes")
+    entries = []
+    for n in range(count):
+        pid, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn = _ENTRY.unpack_from(
+            data, start + n * _ENTRY.size
+        )
+        batches: tuple[BatchMeta, ...] = ()
+        if offset >= 0:
+            first = (sequence - delta) & 0x7FFFFFFF if sequence >= 0 else -1
+            batches = (BatchMeta(first, sequence, offset, delta, timestamp),)
+        entries.append(ProducerEntry(pid, epoch, batches, timestamp, coordinator_epoch, txn))
+    return entries
+
+
+class SnapshotFiles:
+    """The snapshots of one log, by offset. Loop thread (or the thread that opens the log)."""
+
+    __slots__ = ("dir", "offsets")
+
+    def __init__(self, dir: str, offsets: Iterable[int] = ()) -> None:
+        self.dir = dir
+        self.offsets = sorted(offsets)
+
+    def path(self, offset: int) -> str:
+        return f"{self.dir}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    @property
+    def latest(self) -> int | None:
+        return self.offsets[-1] if self.offsets else None
+
+    def write(self, offset: int, entries: Iterable[ProducerEntry], *, sync: bool = False) -> None:
+        """Take a snapshot, unless there is a later one."""
+        if self.offsets and offset <= self.offsets[-1]:
+            return
+        path = self.path(offset)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, encode_snapshot(entries), 0)
+            if sync:
+                os.fsync(fd)
+        except OSError:
+            remove_if_there(path)
+            raise
+        finally:
+            os.close(fd)
+        self.offsets.append(offset)
+
+    def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
+        """The last one that is whole, with its offset; those after it, which are not, are removed."""
+        while self.offsets:
+            offset = self.offsets[-1]
+            try:
+                with open(self.path(offset), "rb") as file:
+                    return offset, decode_snapshot(file.read())
+            except (CorruptSnapshot, FileNotFoundError):
+                self.remove(offset)
+        return None
+
+    def remove(self, offset: int) -> None:
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+            remove_if_there(self.path(offset))
+
+    def remove_outside(self, start_offset: int, end_offset: int) -> None:
+        """Keep those in (start_offset, end_offset]: the others speak of batches that are gone."""
+        for offset in [o for o in self.offsets if not start_offset < o <= end_offset]:
+            self.remove(offset)
+
+    def keep_for_segments(self, base_offsets: Iterable[int]) -> None:
+        """Remove those that belong to no segment, but the last one if it is later than all segments (that of a clean stop)."""
+        known = set(base_offsets)
+        strays = [offset for offset in self.offsets if offset not in known]
+        if strays and known and strays[-1] > max(known):
+            strays.pop()
+        for offset in strays:
+            self.remove(offset)

@@ -1,0 +1,127 @@
+"""The sparse index from timestamps to offsets of a segment.
+
+One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). It says that no record before that offset
+has a later timestamp: (largest timestamp so far, last offset of the batch that has it). Timestamps strictly grow, offsets
+grow. The last entry, written when the segment rolls or closes, has the largest timestamp of the segment.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kavka.storage.index_file import CorruptIndex, IndexFile
+
+_ENTRY = Struct(">qI")
+_TIMESTAMP = Struct(">q")
+_RELATIVE = Struct(">I")
+
+
+class TimeIndex(IndexFile):
+    """See IndexFile for the life of the file. One slot is kept free for the entry at the end of the segment."""
+
+    ENTRY = 12
+
+    __slots__ = ("_last",)
+
+    def __init__(self, path: str, base_offset: int, max_bytes: int, file_size: int = 0) -> None:
+        super().__init__(path, base_offset, max_bytes, file_size)
+        self._last: tuple[int, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.entries >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset); (-1, base offset) where there is none."""
+        last = self._last
+        if last is None:
+            if self.entries:
+                timestamp, relative = _ENTRY.unpack(self._last_raw())
+                last = timestamp, self.base_offset + relative
+            else:
+                last = -1, self.base_offset
+            self._last = last
+        return last
+
+    def entry(self, n: int) -> tuple[int, int]:
+        if not 0 <= n < self.entries:
+            raise IndexError(f"{self.path} has {self.entries} entries, not one numbered {n}")
+        timestamp, relative = _ENTRY.unpack_from(self._mapped(), n * 12)
+        return timestamp, self.base_offset + relative
+
+    def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
+        """An entry where `timestamp` is later than the last one's. `at_end` may use the slot that is kept for it."""
+        last_timestamp, last_offset = self.last_entry
+        if timestamp <= last_timestamp:
+            if timestamp < last_timestamp and self.entries:
+                raise ValueError(f"{self.path}: timestamp {timestamp} is before {last_timestamp}")
+            return
+        entries = self.entries
+        if entries >= self.max_entries - (0 if at_end else 1):
+            if at_end:
+                return
+            raise ValueError(f"{self.path} is full")
+        if entries and offset < last_offset:
+            raise ValueError(f"{self.path}: offset {offset} is before {last_offset}")
+        if not self._writable or (entries + 1) * 12 > self._allocated:
+            self._allocate(1)
+        assert self._map is not None
+        _ENTRY.pack_into(self._map, entries * 12, timestamp, offset - self.base_offset)
+        self.entries = entries + 1
+        self._last = timestamp, offset
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset) of the greatest entry not later than `timestamp`; (-1, base offset) where there is none."""
+        low, high = 0, self.entries
+        if not high:
+            return -1, self.base_offset
+        mapped = self._mapped()
+        while low < high:
+            middle = (low + high) >> 1
+            if _TIMESTAMP.unpack_from(mapped, middle * 12)[0] <= timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        if not low:
+            return -1, self.base_offset
+        found, relative = _ENTRY.unpack_from(mapped, low * 12 - 12)
+        return found, self.base_offset + relative
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and after `offset`."""
+        low, high = 0, self.entries
+        relative = offset - self.base_offset
+        if high:
+            mapped = self._mapped()
+            while low < high:
+                middle = (low + high) >> 1
+                if _RELATIVE.unpack_from(mapped, middle * 12 + 8)[0] < relative:
+                    low = middle + 1
+                else:
+                    high = middle
+        self._keep(low)
+        self._last = None
+
+    def restore(self, entries: int) -> None:
+        """Go back to the first `entries`."""
+        self._keep(entries)
+        self._last = None
+
+    def reset(self) -> None:
+        super().reset()
+        self._last = None
+
+    def check(self) -> None:
+        super().check()
+        if not self.entries:
+            return
+        timestamp, offset = self.last_entry
+        if offset < self.base_offset:
+            raise CorruptIndex(f"{self.path}: last offset {offset} is before the segment's first")
+        if timestamp < 0 or (self.entries > 1 and timestamp < self._first_timestamp()):
+            raise CorruptIndex(f"{self.path}: last timestamp {timestamp} is not the largest")
+
+    def _first_timestamp(self) -> int:
+        first: int = _TIMESTAMP.unpack_from(self._mapped(), 0)[0]
+        return first

@@ -1,0 +1,127 @@
+"""The list of aborted transactions whose abort marker lies in a segment: what read_committed consumers are told to skip.
+
+One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction (8), offset of its
+abort marker (8), last stable offset when the marker was written (8). Entries are in the order of their markers. The file is there
+only where there is an entry.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from struct import Struct
+from typing import NamedTuple
+
+from kavka.storage.files import remove_if_there, sync_file, write_all
+from kavka.storage.index_file import CorruptIndex
+
+_ENTRY = Struct(">hqqqq")
+ENTRY_SIZE = _ENTRY.size
+_VERSION = 0
+
+
+class AbortedTxn(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The entries are read into memory when they are first asked for; appends go to the file at once."""
+
+    __slots__ = ("_entries", "_exists", "base_offset", "path")
+
+    def __init__(self, path: str, base_offset: int, exists: bool = False) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._exists = exists
+        self._entries: list[AbortedTxn] | None = None if exists else []
+
+    @property
+    def entries(self) -> list[AbortedTxn]:
+        entries = self._entries
+        if entries is None:
+            entries = self._entries = self._load()
+        return entries
+
+    def _load(self) -> list[AbortedTxn]:
+        with open(self.path, "rb") as file:
+            data = file.read()
+        if len(data) % ENTRY_SIZE:
+            raise CorruptIndex(f"{self.path}: {len(data)} bytes are no multiple of {ENTRY_SIZE}")
+        entries = []
+        for version, *fields in _ENTRY.iter_unpack(data):
+            if version > _VERSION:
+                raise CorruptIndex(f"{self.path}: entries of version {version} are not known")
+            entries.append(AbortedTxn(*fields))
+        return entries
+
+    def append(self, *txns: AbortedTxn) -> None:
+        """All of them, or (OSError) none."""
+        entries = self.entries
+        data = b"".join(_ENTRY.pack(_VERSION, *txn) for txn in txns)
+        position = len(entries) * ENTRY_SIZE
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._exists = True
+            try:
+                write_all(fd, data, position)
+            except OSError:
+                os.ftruncate(fd, position)
+                raise
+        finally:
+            os.close(fd)
+        entries.extend(txns)
+
+    def aborted_between(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
+        """Those that overlap [from_offset, to_offset), and whether no later segment can have another one."""
+        entries = self.entries
+        found = []
+        for n in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
+            txn = entries[n]
+            if txn.first_offset < to_offset:
+                found.append(txn)
+            if txn.last_stable_offset >= to_offset:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions whose marker lies at or after `offset`."""
+        if self._exists:
+            self.restore(bisect_left(self.entries, offset, key=_last_offset))
+
+    def restore(self, count: int) -> None:
+        """Go back to the first `count` entries."""
+        entries = self.entries
+        if len(entries) > count:
+            os.truncate(self.path, count * ENTRY_SIZE)
+            del entries[count:]
+
+    def reset(self) -> None:
+        self._entries = []
+        if self._exists:
+            os.truncate(self.path, 0)
+
+    def check(self) -> None:
+        """Raises CorruptIndex where the file cannot be right."""
+        for txn in self.entries:
+            if txn.last_offset < self.base_offset:
+                raise CorruptIndex(f"{self.path}: a marker at {txn.last_offset} is before the segment's first offset")
+
+    @property
+    def exists(self) -> bool:
+        return self._exists
+
+    def sync(self) -> None:
+        if self._exists:
+            sync_file(self.path)
+
+    def delete(self) -> None:
+        self._entries = []
+        self._exists = False
+        remove_if_there(self.path)
+
+
+def _last_offset(txn: AbortedTxn) -> int:
+    return txn.last_offset
