@@ -11,13 +11,20 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 SHORT_MIN, SHORT_MAX = -(2**15), 2**15 - 1
+DOUBLE_MAX = 1.7976931348623157e308
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+
+# Said of a setting whose part of the broker comes with a later version.
+LATER = "has no effect yet"
 
 
 class ConfigType(IntEnum):
@@ -48,6 +55,19 @@ class Dynamic(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
+# Short names for the rows of the tables.
+BOOLEAN, STRING, LIST, CLASS, PASSWORD = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.LIST,
+    ConfigType.CLASS,
+    ConfigType.PASSWORD,
+)
+INT, SHORT, LONG, DOUBLE = ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic.READ_ONLY, Dynamic.PER_BROKER, Dynamic.CLUSTER_WIDE
+
+
 class ConfigError(ValueError):
     """A value that is not allowed. `str()` is one line that names the key and says what is allowed."""
 
@@ -68,14 +88,30 @@ class Validator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
+    """`source` names the setting that the bound comes from, if it does."""
+
     minimum: float
+    source: str = ""
 
     @property
     def allowed(self) -> str:
-        return f"at least {self.minimum}"
+        return f"at least {self.minimum}" + (f" ({self.source})" if self.source else "")
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= self.minimum)
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    maximum: float
+    source: str = ""
+
+    @property
+    def allowed(self) -> str:
+        return f"at most {self.maximum}" + (f" ({self.source})" if self.source else "")
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value <= self.maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +177,15 @@ class Satisfies:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """The broker's setting a topic's setting falls back to; its number times `factor` is in the topic's unit."""
+    """The broker's setting that a setting falls back to; its number times `factor` is in the right unit."""
 
     name: str
     factor: int = 1
 
     def convert(self, value: Any) -> Any:
-        return value if self.factor == 1 else value * self.factor
+        if self.factor == 1:
+            return value
+        return -1 if value < 0 else value * self.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +229,11 @@ class ConfigKey:
         self.check(value)
         return value
 
-    def check(self, value: Any) -> None:
-        """The bounds alone, for a value that is parsed already."""
-        if value is not None and self.validator is not None and not self.validator.accepts(value):
-            raise ConfigError(self.name, f"{self._shown(value)} is not allowed, it must be {self.validator.allowed}")
+    def check(self, value: Any, validator: Validator | None = None) -> None:
+        """The bounds alone (the row's own, or those of a rule between settings), for a value that is parsed already."""
+        validator = validator or self.validator
+        if value is not None and validator is not None and not validator.accepts(value):
+            raise ConfigError(self.name, f"{self._shown(value)} is not allowed, it must be {validator.allowed}")
 
     def format(self, value: Any) -> str | None:
         """Value to text, as Kafka writes it in an answer."""
@@ -203,6 +242,8 @@ class ConfigKey:
                 return None
             case bool():
                 return "true" if value else "false"
+            case float():
+                return _format_double(value)
             case tuple() | list():
                 return ",".join(value)
             case _:
@@ -262,19 +303,40 @@ def _double(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None
 
 
-# A rule between several settings of one table: gets the parsed values, raises ConfigError.
-CrossCheck = Callable[[Mapping[str, Any]], None]
+def _format_double(number: float) -> str:
+    """As Java writes it: from 10^7 and below 10^-3 with an exponent, always with a decimal point."""
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    digits, exponent = f"{Decimal(repr(number)).normalize():E}".split("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
+
+
+# The rules between settings of one table: from all parsed values, which setting must obey what.
+CrossCheck = Callable[[Mapping[str, Any]], Iterable[tuple[str, Validator]]]
 
 
 class ConfigTable:
-    """The rows of one kind of resource, by name, in the order they were given."""
+    """The rows of one kind of resource, by name, in the order they were given.
 
-    __slots__ = ("checks", "keys", "kind")
+    `base_name` finds the row behind a name with a prefix (`listener.name.x.ssl.protocol`); `foreign` says of names that
+    begin so why they are not in the table.
+    """
 
-    def __init__(self, kind: str, keys: Iterable[ConfigKey], checks: tuple[CrossCheck, ...] = ()) -> None:
+    __slots__ = ("_base_name", "_foreign", "checks", "keys", "kind")
+
+    def __init__(
+        self,
+        kind: str,
+        keys: Iterable[ConfigKey],
+        checks: tuple[CrossCheck, ...] = (),
+        base_name: Callable[[str], str] = lambda name: name,
+        foreign: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
         self.keys: dict[str, ConfigKey] = {}
         self.checks = checks
+        self._base_name = base_name
+        self._foreign = foreign or {}
         for key in keys:
             if key.name in self.keys:
                 raise ValueError(f"{key.name} is in the table of {kind} configs twice")
@@ -282,10 +344,13 @@ class ConfigTable:
             self.keys[key.name] = key
 
     def __contains__(self, name: object) -> bool:
-        return name in self.keys
+        return isinstance(name, str) and self.get(name) is not None
 
     def __getitem__(self, name: str) -> ConfigKey:
-        return self.keys[name]
+        key = self.get(name)
+        if key is None:
+            raise KeyError(name)
+        return key
 
     def __iter__(self) -> Iterator[ConfigKey]:
         return iter(self.keys.values())
@@ -294,7 +359,10 @@ class ConfigTable:
         return len(self.keys)
 
     def get(self, name: str) -> ConfigKey | None:
-        return self.keys.get(name)
+        key = self.keys.get(name)
+        if key is None and (base := self.keys.get(self._base_name(name))) is not None:
+            return replace(base, name=name)
+        return key
 
     def defaults(self) -> dict[str, Any]:
         return {key.name: key.default for key in self.keys.values()}
@@ -307,28 +375,42 @@ class ConfigTable:
         return key.parse(text)
 
     def parse(
-        self, values: Mapping[str, str], *, defaults: bool = True, warnings: list[str] | None = None
+        self,
+        values: Mapping[str, str],
+        *,
+        defaults: bool = True,
+        strict: bool = False,
+        warnings: list[str] | None = None,
     ) -> dict[str, Any]:
         """All of `values`, parsed, checked one by one and against each other; ConfigError at the first wrong one.
 
-        With `defaults` the result has every name of the table, else only those given. Unknown names are left out; a
-        line about each, and about each setting that has no effect, is added to `warnings`.
+        With `defaults` the result has every name of the table, else only those given. Unknown names are an error if
+        `strict`, else they are left out; a line about each, and about each setting that has no effect, is added to
+        `warnings`.
         """
         parsed = self.defaults() if defaults else {}
         for name, text in values.items():
             key = self.get(name)
-            if key is None:
-                if warnings is not None:
+            if key is not None or strict:
+                parsed[name] = self.parse_one(name, text) if key is None else key.parse(text)
+            if warnings is not None:
+                if key is None:
                     warnings.append(f"{name} is not a known {self.kind} config and is ignored{self.hint(name)}")
-                continue
-            parsed[key.name] = key.parse(text)
-            if key.warning is not None and warnings is not None:
-                warnings.append(f"{name} {key.warning}")
-        for check in self.checks:
-            check(parsed if defaults else {**self.defaults(), **parsed})
+                elif key.warning is not None:
+                    warnings.append(f"{name} {key.warning}")
+        self.cross_check(parsed if defaults else {**self.defaults(), **parsed})
         return parsed
 
+    def cross_check(self, values: Mapping[str, Any]) -> None:
+        """The rules between settings, for a full set of parsed values."""
+        for rules in self.checks:
+            for name, validator in rules(values):
+                self.keys[name].check(values[name], validator)
+
     def hint(self, name: str) -> str:
-        """'; did you mean x?' when a known name is close, else nothing."""
+        """Why the name is not there, or '; did you mean x?' when a known one is close, else nothing."""
+        for prefix, reason in self._foreign.items():
+            if name.startswith(prefix):
+                return f" ({reason})"
         near = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.8)
         return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,255 @@
+"""What a setting's value is right now, and where it comes from.
+
+A broker's settings lie in layers, the upper covering the lower: set for this broker while it runs, set for all brokers
+while they run, in its file, built in. A topic's own settings lie on top of all of them. `BrokerConfigs` is one state of
+the layers; it never changes, an alteration makes a new one. `describe_*` give the entries of a DescribeConfigs answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from kavka.common.broker_config import BROKER_CONFIGS, base_name
+from kavka.common.config import LONG_MAX, ConfigError, ConfigKey, Dynamic
+from kavka.common.topic_config import TOPIC_CONFIGS
+
+
+class ConfigSource(IntEnum):
+    """The numbers are those of DescribeConfigs' `config_source`."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SynonymEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting in an answer. `value` is None for a secret and for what is not set; `type` is 0 when not known."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    synonyms: tuple[SynonymEntry, ...]
+    is_sensitive: bool
+    read_only: bool
+    type: int
+    documentation: str
+
+
+class BrokerConfigs:
+    """The layers of one broker, and the parsed values that result (`values` has every name of the table).
+
+    `static` is the text in the file; `defaults` replaces built-in values (a single node has other ones).
+    Raises ConfigError when a value in any layer is wrong.
+    """
+
+    __slots__ = ("_topic_defaults", "defaults", "dynamic_broker", "dynamic_default", "static", "values")
+
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        dynamic_default: Mapping[str, str] | None = None,
+        dynamic_broker: Mapping[str, str] | None = None,
+    ) -> None:
+        self.static = dict(static)
+        self.defaults: dict[str, Any] = {**BROKER_CONFIGS.defaults(), **(defaults or {})}
+        self.dynamic_default = dict(dynamic_default or {})
+        self.dynamic_broker = dict(dynamic_broker or {})
+        self.values = dict(self.defaults)
+        for layer in (self.static, self.dynamic_default, self.dynamic_broker):
+            for name, text in layer.items():
+                if (key := BROKER_CONFIGS.get(name)) is not None:
+                    self.values[name] = key.parse(text)
+        BROKER_CONFIGS.cross_check(self.values)
+        self._topic_defaults = {key.name: self.topic_default(key) for key in TOPIC_CONFIGS}
+
+    def with_dynamic(
+        self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
+    ) -> BrokerConfigs:
+        """The same with one or both of the dynamic layers replaced."""
+        return BrokerConfigs(
+            self.static,
+            defaults=self.defaults,
+            dynamic_default=self.dynamic_default if default is None else default,
+            dynamic_broker=self.dynamic_broker if broker is None else broker,
+        )
+
+    def is_set(self, name: str) -> bool:
+        return name in self.static or name in self.dynamic_default or name in self.dynamic_broker
+
+    def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
+        """A topic's parsed settings, every name of the table: its own, else the broker's. What a log is run with.
+
+        Unknown names are ignored: `check_topic` refused them when they were set, unless another version set them.
+        """
+        own = {name: key.parse(text) for name, text in overrides.items() if (key := TOPIC_CONFIGS.get(name))}
+        values = {**self._topic_defaults, **own}
+        self._apply_timestamp_difference(values, own)
+        return values
+
+    def check_topic(self, overrides: Mapping[str, str]) -> None:
+        """Whether a topic may have these settings of its own. Raises ConfigError, for an unknown name too."""
+        for name, text in overrides.items():
+            TOPIC_CONFIGS.parse_one(name, text)
+        TOPIC_CONFIGS.cross_check(self.topic_values(overrides))
+
+    def topic_default(self, key: ConfigKey) -> Any:
+        """What a topic has that does not set `key` itself."""
+        for synonym in key.synonyms:
+            if (value := self.values[synonym.name]) is not None:
+                return synonym.convert(value)
+        return key.default
+
+    def _apply_timestamp_difference(self, values: dict[str, Any], own: Mapping[str, Any]) -> None:
+        """The deprecated difference stands for before and after, where those are not set beside it or above it."""
+        difference = values["message.timestamp.difference.max.ms"]
+        if difference == LONG_MAX:
+            return
+        topic_level = "message.timestamp.difference.max.ms" in own
+        for direction in ("before", "after"):
+            name = f"message.timestamp.{direction}.max.ms"
+            if name not in own and (topic_level or not self.is_set(f"log.{name}")):
+                values[name] = difference
+
+
+def check_dynamic(changes: Mapping[str, str], *, per_broker: bool) -> None:
+    """Whether a running broker can take these values (`per_broker`: only this one; else all). Raises ConfigError.
+
+    Unknown names pass, as in Kafka: they may belong to somebody's plug-in.
+    """
+    for name, text in changes.items():
+        key = BROKER_CONFIGS.get(name)
+        if key is None:
+            continue
+        if key.dynamic is Dynamic.READ_ONLY:
+            raise ConfigError(name, "cannot be changed while the broker runs; set it in the broker's file")
+        if key.dynamic is Dynamic.PER_BROKER and not per_broker:
+            raise ConfigError(name, "cannot be set for all brokers, only for one of them")
+        key.parse(text)
+
+
+def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
+    """Every setting of this broker (or those in `names`, if there are any)."""
+    listed = {key.name: None for key in BROKER_CONFIGS if not key.internal}
+    for layer in (configs.static, configs.dynamic_default, configs.dynamic_broker):
+        listed.update(dict.fromkeys(layer))
+    return [_broker_entry(configs, name, configs.values.get(name)) for name in _chosen(listed, names)]
+
+
+def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
+    """What is set for all brokers while they run: the answer for the broker with the empty name."""
+    entries = []
+    for name in _chosen(configs.dynamic_default, names):
+        key = BROKER_CONFIGS.get(name)
+        value = None if key is None else key.parse(configs.dynamic_default[name])
+        entries.append(_broker_entry(configs, name, value, only=ConfigSource.DYNAMIC_DEFAULT_BROKER))
+    return entries
+
+
+def describe_topic(
+    configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
+) -> list[ConfigEntry]:
+    """Every setting of a topic whose own settings are `overrides` (or those in `names`, if there are any)."""
+    listed = {key.name: None for key in TOPIC_CONFIGS if not key.internal} | dict.fromkeys(overrides)
+    return [_topic_entry(configs, overrides, name) for name in _chosen(listed, names)]
+
+
+def _chosen(listed: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
+    wanted = set(names or ())
+    return [name for name in listed if not wanted or name in wanted]
+
+
+def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSource | None = None) -> ConfigEntry:
+    key = BROKER_CONFIGS.get(name)
+    synonyms = _broker_synonyms(configs, name)
+    if only is not None:
+        synonyms = tuple(entry for entry in synonyms if entry.source is only)
+    # Whether a name that is not in the table holds a secret is not known, so its value is kept back.
+    is_sensitive = key is None or key.is_sensitive
+    return ConfigEntry(
+        name=name,
+        value=None if key is None or is_sensitive else key.format(value),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        synonyms=synonyms,
+        is_sensitive=is_sensitive,
+        read_only=key is None or key.dynamic is Dynamic.READ_ONLY,
+        type=0 if key is None else int(key.type),
+        documentation="" if key is None else key.help,
+    )
+
+
+def _topic_entry(configs: BrokerConfigs, overrides: Mapping[str, str], name: str) -> ConfigEntry:
+    key = TOPIC_CONFIGS.get(name)
+    is_sensitive = key is None or key.is_sensitive
+    synonyms: tuple[SynonymEntry, ...] = ()
+    value = None
+    if key is not None:
+        value = key.format(key.parse(overrides[name]) if name in overrides else configs.topic_default(key))
+        if key.synonyms:
+            synonyms = _broker_synonyms(configs, key.synonyms[0].name)
+    if name in overrides:
+        synonyms = (SynonymEntry(name, value, ConfigSource.TOPIC), *synonyms)
+    return ConfigEntry(
+        name=name,
+        value=None if is_sensitive else value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        synonyms=synonyms,
+        is_sensitive=is_sensitive,
+        read_only=False,
+        type=0 if key is None else int(key.type),
+        documentation="" if key is None else key.help,
+    )
+
+
+def _broker_synonyms(configs: BrokerConfigs, name: str) -> tuple[SynonymEntry, ...]:
+    """Where the value of `name` is set, uppermost first.
+
+    As Kafka does, what comes before the first mention of the name itself is dropped: so `log.retention.ms` shows
+    nothing while only `log.retention.hours` is set.
+    """
+    key = BROKER_CONFIGS.get(name)
+    is_sensitive = key is None or key.is_sensitive
+    found: list[SynonymEntry] = []
+    for layer, source in (
+        (configs.dynamic_broker, ConfigSource.DYNAMIC_BROKER),
+        (configs.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (configs.static, ConfigSource.STATIC_BROKER),
+    ):
+        for synonym in _chain(name):
+            if synonym in layer:
+                found.append(SynonymEntry(synonym, None if is_sensitive else layer[synonym], source))
+    for synonym in _chain(name):
+        if (default := configs.defaults.get(synonym)) is not None:
+            text = None if is_sensitive else BROKER_CONFIGS[synonym].format(default)
+            found.append(SynonymEntry(synonym, text, ConfigSource.DEFAULT))
+    while found and found[0].name != name:
+        del found[0]
+    return tuple(found)
+
+
+_CHAINS = {
+    member: chain
+    for chain in ((key.name, *(s.name for s in key.synonyms)) for key in BROKER_CONFIGS if key.synonyms)
+    for member in chain
+}
+
+
+def _chain(name: str) -> tuple[str, ...]:
+    """The names that stand for one quantity, the finest unit first; for one listener's own setting, the general one."""
+    base = base_name(name)
+    return (name, base) if base != name else _CHAINS.get(name, (name,))

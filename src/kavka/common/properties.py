@@ -1,0 +1,90 @@
+"""Java's properties format: `name=value` lines, as in every configuration file of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANKS = " \t\f"
+
+
+class PropertiesError(ValueError):
+    """A line that cannot be read; `str()` names its number."""
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """All pairs of a file; of a name that is there twice the last counts.
+
+    A line ends a pair unless it ends in an odd number of backslashes. `=`, `:` or a blank ends the name; `#` and `!`
+    at the start make a comment; a backslash takes the special meaning from the next character.
+    """
+    pairs: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        end, value_start = _split(line)
+        try:
+            pairs[_unescape(line[:end])] = _unescape(line[value_start:])
+        except ValueError as error:
+            raise PropertiesError(f"line {number}: {error}") from None
+    return pairs
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    pending: str | None = None
+    first = 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw.lstrip(_BLANKS)
+        if pending is None:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        else:
+            line = pending + line
+        trailing = len(line) - len(line.rstrip("\\"))
+        if trailing % 2:
+            pending = line[:-1]
+        else:
+            pending = None
+            yield first, line
+    if pending:
+        yield first, pending
+
+
+def _split(line: str) -> tuple[int, int]:
+    """Where the name ends and where the value begins."""
+    end = 0
+    while end < len(line) and line[end] not in "=:" and line[end] not in _BLANKS:
+        end += 2 if line[end] == "\\" else 1
+    end = min(end, len(line))
+    start = end
+    while start < len(line) and line[start] in _BLANKS:
+        start += 1
+    if start < len(line) and line[start] in "=:":
+        start += 1
+        while start < len(line) and line[start] in _BLANKS:
+            start += 1
+    return end, start
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            if char != "\\":
+                out.append(char)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped == "u":
+            digits = text[position : position + 4]
+            if len(digits) != 4 or not all(c in "0123456789abcdefABCDEF" for c in digits):
+                raise ValueError(f"\\u{digits} is not a character: four hexadecimal digits are expected")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)
