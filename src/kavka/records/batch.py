@@ -209,7 +209,7 @@ class Batch:
 
     @property
     def timestamp_type(self) -> int:
-        return (self.attributes & TIMESTAMP_TYPE_MASK) >> 3
+        return (self.attributes & TIMESTAMP_TYPE_MASK) >> 3 if self.magic else CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:

@@ -1,12 +1,234 @@
-"""The careful half of produce validation: finding the error, opening the records, rewriting them."""
+"""The careful half of produce validation: what the fast path in `validate` does not take.
+
+Checks come in Kafka's order, so that bytes with several faults get the code that Kafka gives: what the request allows
+(one batch, which magic, which codec), then each batch from outside (base offset, size, CRC), then what it claims
+(counts, sequence, control bit), then its records one by one. Whatever comes in, what goes out is one magic 2 batch.
+"""
 
 from __future__ import annotations
 
-from kavka.records.batch import corrupt
-from kavka.records.rules import ProduceRules, ValidatedBatch
+from collections.abc import Iterator
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CREATE_TIME,
+    HEADER_SIZE,
+    I32,
+    I64,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    TIMESTAMP_TYPE_MASK,
+    Batch,
+    batches,
+    parse_header,
+    rewrite_crc,
+)
+from kavka.records.builder import BatchBuilder
+from kavka.records.compression import NONE, ZSTD, codec_name, compress
+from kavka.records.reader import batch_body, batch_records, parse_body
+from kavka.records.record import Record
+from kavka.records.rules import InvalidRecordError, ProduceRules, ValidatedBatch
+
+_SHOWN_ERRORS = 3
+_REPORTED_ERRORS = 1000
 
 
 def normalise_produce(
     buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
 ) -> ValidatedBatch:
-    raise corrupt("not a batch for the fast path")
+    """As `validate.validate_produce`, for any input."""
+    found = _shallow(buf, rules, api_version, from_client)
+    if from_client and rules.timestamp_type == LOG_APPEND_TIME:
+        for batch in found:
+            if batch.timestamp_type == LOG_APPEND_TIME:
+                raise KafkaError(
+                    ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type to LogAppendTime"
+                )
+    if found[0].magic == 2:
+        return _normalise_batch(found[0], rules, now_ms, from_client)
+    return _normalise_messages(found, rules, now_ms)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def _shallow(buf: memoryview | bytearray, rules: ProduceRules, api_version: int, from_client: bool) -> list[Batch]:
+    """The batches of the request, each sound from outside: at least one, and only one unless they are plain messages.
+
+    A batch at the end that is cut off is left out, as in Kafka.
+    """
+    found = list(batches(buf))
+    if not found:
+        raise _invalid("a partition's records must hold a whole record batch")
+    first = found[0]
+    if api_version >= 3:
+        if first.magic != 2:
+            raise _invalid(f"Produce v{api_version} takes record batches of magic 2 only, not of magic {first.magic}")
+        if len(found) > 1:
+            raise _invalid(f"Produce v{api_version} takes one record batch per partition, not {len(found)}")
+    for batch in found:
+        if batch.codec > ZSTD or (batch.codec == ZSTD and (api_version < 7 or batch.magic < 2)):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"{codec_name(batch.codec)} is not for Produce v{api_version} with records of magic {batch.magic}",
+            )
+        if batch.magic == 2 and from_client and batch.base_offset != 0:
+            raise _invalid(f"the base offset of a produced batch must be 0, not {batch.base_offset}")
+        if batch.size > rules.max_message_bytes:
+            raise too_large(batch.size, rules)
+        batch.ensure_crc()
+    if len(found) > 1 and any(batch.magic == 2 or batch.codec for batch in found):
+        raise _invalid("a compressed message or a batch of magic 2 must be the only one of its partition")
+    return found
+
+
+def too_large(size: int, rules: ProduceRules) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a record batch of {size} bytes is larger than the topic's max.message.bytes of {rules.max_message_bytes}",
+    )
+
+
+def _normalise_batch(batch: Batch, rules: ProduceRules, now_ms: int, from_client: bool) -> ValidatedBatch:
+    count = batch.count or 0
+    if from_client:
+        _check_claims(batch, count)
+    codec = batch.codec
+    target = codec if rules.codec is None or (batch.is_control and codec == NONE) else rules.codec
+    create_time = rules.timestamp_type == CREATE_TIME
+
+    max_timestamp = batch.max_timestamp
+    body: bytes | None = None
+    if from_client and not batch.is_control:
+        body = _open(batch, rules)
+        try:
+            newest = _check_records(
+                parse_body(body, count, 0, batch.base_timestamp, _append_time(batch)), rules, now_ms, incremental=True
+            )
+        except InvalidRecordError:
+            raise
+        except KafkaError as error:
+            # To Kafka, bytes that are intact but do not hold the records they claim are invalid, not corrupt.
+            raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
+        if create_time:
+            max_timestamp = newest
+    elif target != codec:
+        body = _open(batch, rules)
+
+    buffer: memoryview | bytearray
+    rewritten = True
+    if target != codec and body is not None:
+        buffer = bytearray(batch.data[:HEADER_SIZE])
+        buffer += compress(target, body, rules.level)
+        I32.pack_into(buffer, 8, len(buffer) - LOG_OVERHEAD)
+        if len(buffer) > rules.max_message_bytes:
+            raise too_large(len(buffer), rules)
+    elif create_time and (max_timestamp != batch.max_timestamp or batch.timestamp_type == LOG_APPEND_TIME):
+        buffer = bytearray(batch.data)
+    else:
+        buffer = batch.data
+        rewritten = False
+    if rewritten:
+        attributes = (batch.attributes & ~CODEC_MASK) | target
+        if create_time:
+            attributes &= ~TIMESTAMP_TYPE_MASK
+            I64.pack_into(buffer, MAX_TIMESTAMP_POSITION, max_timestamp)
+        buffer[ATTRIBUTES_POSITION + 1] = attributes & 0xFF
+        rewrite_crc(buffer)
+    return _validated(buffer, rules, now_ms, rewritten)
+
+
+def _check_claims(batch: Batch, count: int) -> None:
+    delta = batch.last_offset - batch.base_offset
+    if count <= 0:
+        raise _invalid(f"a batch of {count} records")
+    if count != delta + 1:
+        raise _invalid(f"a batch of {count} records whose offsets run from 0 to {delta}")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise _invalid(f"producer {batch.producer_id} sent sequence number {batch.base_sequence}")
+    if batch.is_control:
+        raise _invalid("clients may not write control records")
+
+
+def _append_time(batch: Batch) -> int | None:
+    return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+
+
+def _open(batch: Batch, rules: ProduceRules) -> bytes:
+    try:
+        return batch_body(batch, rules.max_decompressed)
+    except KafkaError as error:
+        raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
+
+
+def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int) -> ValidatedBatch:
+    """Messages of magic 0 or 1 become one batch. Their own offsets do not matter, as the broker assigns them."""
+    source = found[0].codec
+    builder = BatchBuilder(codec=source if rules.codec is None else rules.codec, level=rules.level)
+
+    def records() -> Iterator[Record]:
+        for message in found:
+            for record in batch_records(message, max_decompressed=rules.max_decompressed):
+                builder.append(record._replace(offset=-1))
+                yield record
+
+    _check_records(records(), rules, now_ms, incremental=False)
+    buffer = builder.build()
+    if len(buffer) > rules.max_message_bytes:
+        raise too_large(len(buffer), rules)
+    return _validated(buffer, rules, now_ms, rewritten=True)
+
+
+def _check_records(records: Iterator[Record], rules: ProduceRules, now_ms: int, *, incremental: bool) -> int:
+    """Check all records against the topic's rules and return their newest timestamp."""
+    compacted = rules.compacted
+    create_time = rules.timestamp_type == CREATE_TIME
+    earliest = now_ms - rules.before_max_ms
+    latest = now_ms + rules.after_max_ms
+    newest = -1
+    errors: list[tuple[int, str]] = []
+    refused = 0
+    code = ErrorCode.INVALID_RECORD
+    for index, (offset, timestamp, key, _, _) in enumerate(records):
+        if timestamp > newest:
+            newest = timestamp
+        problem = None
+        if incremental and offset != index:
+            problem = f"the record has offset {offset} inside its batch where {index} follows"
+        elif compacted and key is None:
+            problem = "a compacted topic takes no record without a key"
+        elif create_time and timestamp != -1 and not earliest <= timestamp <= latest:
+            problem = f"timestamp {timestamp} is not between {earliest} and {latest}"
+            code = ErrorCode.INVALID_TIMESTAMP
+        if problem is not None:
+            refused += 1
+            if refused <= _REPORTED_ERRORS:
+                errors.append((index, problem))
+    if errors:
+        shown = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_SHOWN_ERRORS])
+        raise InvalidRecordError(f"{refused} records are refused: {shown}", errors, code)
+    return newest
+
+
+def _validated(buffer: memoryview | bytearray, rules: ProduceRules, now_ms: int, rewritten: bool) -> ValidatedBatch:
+    header = parse_header(buffer)
+    append_time = now_ms if rules.timestamp_type == LOG_APPEND_TIME else None
+    return ValidatedBatch(
+        buffer=buffer,
+        size=len(buffer),
+        count=header.count,
+        last_offset_delta=header.last_offset_delta,
+        max_timestamp=header.max_timestamp if append_time is None else append_time,
+        append_time=append_time,
+        attributes=header.attributes,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        rewritten=rewritten,
+    )

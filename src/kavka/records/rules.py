@@ -29,7 +29,8 @@ class ProduceRules:
     level: compression level for rewriting, None for the codec's default.
     timestamp_type: CREATE_TIME (0) or LOG_APPEND_TIME (1).
     before_max_ms, after_max_ms: how far a CreateTime timestamp may lie before or after the broker's clock.
-    max_decompressed: the most bytes a batch may unpack to when it has to be opened.
+    max_decompressed: the most bytes a batch may unpack to when it has to be opened (64 MB or 16 times
+    max_message_bytes where not given, whichever is more).
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class ProduceRules:
         compacted: bool = False,
         before_max_ms: int = NO_BOUND,
         after_max_ms: int = 3_600_000,
-        max_decompressed: int = 256 * 1024 * 1024,
+        max_decompressed: int | None = None,
     ) -> None:
         self.codec = codec
         self.level = level
@@ -63,7 +64,7 @@ class ProduceRules:
         self.compacted = compacted
         self.before_max_ms = before_max_ms
         self.after_max_ms = after_max_ms
-        self.max_decompressed = max_decompressed
+        self.max_decompressed = max_decompressed or max(64 * 1024 * 1024, 16 * max_message_bytes)
         # The newest timestamp is in the header, the oldest one is not.
         self.header_suffices = not compacted and (before_max_ms == NO_BOUND or timestamp_type == LOG_APPEND_TIME)
 

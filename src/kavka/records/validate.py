@@ -46,7 +46,7 @@ def validate_produce(
     `buf` is writable and holds exactly the records field. Raises KafkaError with the code that Kafka answers with,
     InvalidRecordError where single records are at fault; nothing in `buf` has changed then. CORRUPT_MESSAGE: sizes or
     CRC; INVALID_RECORD: counts, offsets, missing keys, control records, more or fewer than one batch;
-    MESSAGE_TOO_LARGE; INVALID_TIMESTAMP; UNSUPPORTED_COMPRESSION_TYPE; UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    MESSAGE_TOO_LARGE (also for what unpacks to too much); INVALID_TIMESTAMP; UNSUPPORTED_COMPRESSION_TYPE.
     """
     size = len(buf)
     if size >= HEADER_SIZE:

@@ -1,0 +1,255 @@
+"""Building batches of any format."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
+
+from crc32c import crc32c
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import (
+    ATTRIBUTES_POSITION,
+    CONTROL_MASK,
+    CRC_POSITION,
+    CREATE_TIME,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_SIZE,
+    LEGACY_CRC_POSITION,
+    LEGACY_SIZE_V0,
+    LEGACY_SIZE_V1,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    TRANSACTIONAL_MASK,
+    U32,
+)
+from kavka.records.compression import ZSTD, compress
+from kavka.records.record import Header, Record
+from kavka.records.varint import SMALL_VARINTS, encode_varint
+
+_MESSAGE_V0 = Struct(">qiIbb")
+_MESSAGE_V1 = Struct(">qiIbbq")
+_LENGTH = Struct(">i")
+_SMALL = len(SMALL_VARINTS)
+
+
+class BatchBuilder:
+    """Collects records and makes one batch of them (magic 2), or a message set (magic 0, 1).
+
+    In magic 0 and 1 without compression every record becomes a message of its own; with compression they become one
+    wrapper. `append_time` is the timestamp of all records under LOG_APPEND_TIME. `delete_horizon` (magic 2) is what the
+    cleaner stamps a batch that holds tombstones with. A builder may be built once.
+    """
+
+    __slots__ = (
+        "_append_time",
+        "_attributes",
+        "_base_offset",
+        "_base_sequence",
+        "_base_timestamp",
+        "_body",
+        "_codec",
+        "_count",
+        "_delete_horizon",
+        "_leader_epoch",
+        "_level",
+        "_max_timestamp",
+        "_next_offset",
+        "_producer_epoch",
+        "_producer_id",
+        "_timestamp_type",
+        "magic",
+    )
+
+    def __init__(
+        self,
+        magic: int = 2,
+        codec: int = 0,
+        base_offset: int = 0,
+        timestamp_type: int = CREATE_TIME,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        *,
+        leader_epoch: int = -1,
+        transactional: bool = False,
+        control: bool = False,
+        level: int | None = None,
+        append_time: int = -1,
+        delete_horizon: int | None = None,
+    ) -> None:
+        if magic not in (0, 1, 2):
+            raise ValueError(f"there is no record format of magic {magic}")
+        if magic < 2 and (producer_id >= 0 or transactional or control or delete_horizon is not None):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+                f"magic {magic} has no producers, transactions or control records",
+            )
+        if magic < 2 and codec >= ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"magic {magic} has no zstd")
+        self.magic = magic
+        self._codec = codec
+        self._base_offset = base_offset
+        self._timestamp_type = timestamp_type if magic else CREATE_TIME
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._base_sequence = base_sequence
+        self._leader_epoch = leader_epoch
+        self._attributes = codec | self._timestamp_type << 3
+        if transactional:
+            self._attributes |= TRANSACTIONAL_MASK
+        if control:
+            self._attributes |= CONTROL_MASK
+        if delete_horizon is not None:
+            self._attributes |= DELETE_HORIZON_MASK
+        self._level = level
+        self._append_time = append_time
+        self._delete_horizon = delete_horizon
+        self._base_timestamp: int | None = delete_horizon
+        self._max_timestamp = -1
+        self._next_offset = base_offset
+        self._count = 0
+        self._body = bytearray()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record appended without one."""
+        return self._next_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch as it stands, before compression."""
+        return len(self._body) + (HEADER_SIZE if self.magic == 2 else 0)
+
+    def append(self, record: Record) -> int:
+        """Add a record; returns its offset. Offsets must rise, gaps are allowed."""
+        offset, timestamp, key, value, headers = record
+        if offset < 0:
+            offset = self._next_offset
+        elif offset < self._next_offset:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"offset {offset} comes after {self._next_offset - 1}")
+        if self.magic == 2:
+            base_timestamp = self._base_timestamp
+            if base_timestamp is None:
+                base_timestamp = self._base_timestamp = timestamp
+            delta = offset - self._base_offset
+            time_delta = timestamp - base_timestamp
+            # Attributes, timestamp delta, offset delta, key, value, headers; their length goes in front.
+            parts = [
+                b"\x00",
+                SMALL_VARINTS[time_delta] if 0 <= time_delta < _SMALL else encode_varint(time_delta),
+                SMALL_VARINTS[delta] if delta < _SMALL else encode_varint(delta),
+            ]
+            for field in (key, value):
+                if field is None:
+                    parts.append(b"\x01")
+                else:
+                    length = len(field)
+                    parts.append(SMALL_VARINTS[length] if length < _SMALL else encode_varint(length))
+                    parts.append(field)
+            parts.append(encode_headers(headers) if headers else b"\x00")
+            data = b"".join(parts)
+            length = len(data)
+            body = self._body
+            body += SMALL_VARINTS[length] if length < _SMALL else encode_varint(length)
+            body += data
+        else:
+            self._append_message(offset, timestamp, key, value)
+        self._next_offset = offset + 1
+        self._count += 1
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        return offset
+
+    def _append_message(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None) -> None:
+        if self._codec:
+            attributes = 0 if self.magic == 0 else self._timestamp_type << 3
+            if self.magic == 1:
+                offset -= self._base_offset
+        else:
+            attributes = self._attributes
+        if self._timestamp_type == LOG_APPEND_TIME:
+            timestamp = self._append_time
+        self._body += legacy_message(self.magic, offset, attributes, timestamp, key, value)
+
+    def build(self, last_offset: int | None = None, max_timestamp: int | None = None) -> bytearray:
+        """The bytes. Magic 2 takes the last offset of the batch where it lies beyond the last record's (compaction
+        keeps it), and may then be empty of records; `max_timestamp` is for such an empty batch."""
+        if self.magic < 2:
+            return self._build_messages()
+        if last_offset is None:
+            last_offset = self._next_offset - 1
+        if self._timestamp_type == LOG_APPEND_TIME:
+            newest = self._append_time
+        else:
+            newest = self._max_timestamp
+        if max_timestamp is not None:
+            newest = max_timestamp
+        base_timestamp = self._base_timestamp
+        if base_timestamp is None:
+            base_timestamp = newest
+        out = bytearray(HEADER_SIZE)
+        out += compress(self._codec, self._body, self._level) if self._codec else self._body
+        try:
+            HEADER.pack_into(
+                out, 0, self._base_offset, len(out) - LOG_OVERHEAD, self._leader_epoch, 2, 0, self._attributes,
+                last_offset - self._base_offset, base_timestamp, newest, self._producer_id, self._producer_epoch,
+                self._base_sequence, self._count,
+            )  # fmt: skip
+        except StructError as error:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"a batch cannot hold these offsets or times: {error}") from None
+        U32.pack_into(out, CRC_POSITION, crc32c(memoryview(out)[ATTRIBUTES_POSITION:]))
+        return out
+
+    def _build_messages(self) -> bytearray:
+        if not self._codec or not self._count:
+            return self._body
+        timestamp = self._append_time if self._timestamp_type == LOG_APPEND_TIME else self._max_timestamp
+        packed = compress(self._codec, self._body, self._level, broken_lz4=self.magic == 0)
+        return legacy_message(self.magic, self._next_offset - 1, self._attributes, timestamp, None, packed)
+
+
+def legacy_message(
+    magic: int, offset: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
+) -> bytearray:
+    """One message of magic 0 (which has no timestamp) or 1."""
+    size = LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0
+    size += (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
+    try:
+        if magic:
+            head = _MESSAGE_V1.pack(offset, size - LOG_OVERHEAD, 0, 1, attributes, timestamp)
+        else:
+            head = _MESSAGE_V0.pack(offset, size - LOG_OVERHEAD, 0, 0, attributes)
+    except StructError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"a message cannot hold this offset or time: {error}") from None
+    out = bytearray(head)
+    for field in (key, value):
+        if field is None:
+            out += b"\xff\xff\xff\xff"
+        else:
+            out += _LENGTH.pack(len(field))
+            out += field
+    U32.pack_into(out, LEGACY_CRC_POSITION, zlib.crc32(memoryview(out)[MAGIC_POSITION:]))
+    return out
+
+
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        key = name.encode("utf-8", "surrogateescape")
+        parts.append(encode_varint(len(key)))
+        parts.append(key)
+        if value is None:
+            parts.append(b"\x01")
+        else:
+            parts.append(encode_varint(len(value)))
+            parts.append(value)
+    return b"".join(parts)

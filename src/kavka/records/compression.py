@@ -1,0 +1,368 @@
+"""The four compressions of record batches, bounded: what a batch unpacks to never takes more than it may.
+
+- gzip: RFC 1952, several members allowed.
+- snappy: xerial's framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian length and raw
+  snappy); raw snappy without the framing is read too, as some older clients send it.
+- lz4: the LZ4 frame format. Clients of magic 0 computed the checksum of the frame's header over its magic number too;
+  both checksums are read, and `broken_lz4` writes the old one.
+- zstd: plain frames, magic 2 only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import Buffer, corrupt
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+CODEC_IDS: Final = {name: codec for codec, name in enumerate(CODEC_NAMES)}
+DEFAULT_LEVELS: Final = {GZIP: 6, LZ4: 9, ZSTD: 3}
+LEVEL_RANGES: Final = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
+
+MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
+"""What a batch may unpack to where the caller does not say: far more than any sane batch, yet bounded."""
+
+_GZIP_WBITS = 31
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK = 32 * 1024
+# A copy element of three bytes yields at most 64: nothing valid unpacks to more than this many times its size.
+_SNAPPY_MAX_RATIO = 22
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+# Version 1, independent blocks, no checksums; blocks of at most 64 KB.
+_LZ4_DESCRIPTOR = b"\x60\x40"
+_LZ4_BLOCK = 64 * 1024
+_LZ4_BLOCK_SIZES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
+_LZ4_MAX_RATIO = 255
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_BLOCK = 128 * 1024
+
+
+def codec_name(codec: int) -> str:
+    return CODEC_NAMES[codec] if 0 <= codec < len(CODEC_NAMES) else f"codec {codec}"
+
+
+def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: bool = False) -> bytes:
+    """`data` compressed. `broken_lz4` writes lz4's header checksum as clients of magic 0 expect it."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        return zlib.compress(data, 6 if level is None else level, _GZIP_WBITS)
+    if codec == SNAPPY:
+        return _compress_snappy(data)
+    if codec == LZ4:
+        return _compress_lz4(data, level, broken_lz4)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+    raise _unknown_codec(codec)
+
+
+def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
+    """`data` unpacked. MESSAGE_TOO_LARGE where that would give more than `max_size` bytes, found out before more memory
+    than about that is in use; CORRUPT_MESSAGE where the bytes are not what the codec writes."""
+    decoder = _DECODERS.get(codec)
+    if decoder is None:
+        raise _unknown_codec(codec)
+    return decoder(data, max_size)
+
+
+def _unknown_codec(codec: int) -> KafkaError:
+    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression type {codec}")
+
+
+def _too_large(max_size: int) -> KafkaError:
+    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
+
+
+def _as_is(data: Buffer, max_size: int) -> bytes:
+    if len(data) > max_size:
+        raise _too_large(max_size)
+    return bytes(data)
+
+
+def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
+    pieces: list[bytes] = []
+    room = max_size
+    rest: Buffer = data
+    while True:
+        unpacker = zlib.decompressobj(_GZIP_WBITS)
+        try:
+            # zlib grows its output from 16 KB up, so the limit is no allocation in advance.
+            piece = unpacker.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise corrupt(f"gzip: {error}") from None
+        if len(piece) > room:
+            raise _too_large(max_size)
+        if not unpacker.eof:
+            raise corrupt("gzip: the stream ends too early")
+        pieces.append(piece)
+        room -= len(piece)
+        rest = unpacker.unused_data
+        if rest[:2] != b"\x1f\x8b":
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        pieces.append(len(block).to_bytes(4, "big"))
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        return _decompress_raw_snappy(view, max_size, max_size)
+    pieces: list[bytes] = []
+    room = max_size
+    pos = 0
+    end = len(view)
+    while pos < end:
+        if view[pos : pos + 8] == _XERIAL_MAGIC:
+            # Streams may follow one another, each with a header of its own.
+            if end - pos < len(_XERIAL_HEADER):
+                raise corrupt("snappy: the stream's header is cut off")
+            pos += len(_XERIAL_HEADER)
+            continue
+        length = int.from_bytes(view[pos : pos + 4], "big")
+        pos += 4
+        if length > end - pos:
+            raise corrupt(f"snappy: a block of {length} bytes where {max(0, end - pos)} are left")
+        piece = _decompress_raw_snappy(view[pos : pos + length], room, max_size)
+        pieces.append(piece)
+        room -= len(piece)
+        pos += length
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _decompress_raw_snappy(block: memoryview, room: int, max_size: int) -> bytes:
+    try:
+        length = cramjam.snappy.decompress_raw_len(block)
+        if length > _SNAPPY_MAX_RATIO * len(block):
+            raise corrupt(f"snappy: a block of {len(block)} bytes cannot unpack to {length}")
+        if length > room:
+            raise _too_large(max_size)
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise corrupt(f"snappy: {error}") from None
+
+
+def _compress_lz4(data: Buffer, level: int | None, broken: bool) -> bytes:
+    pieces = [_LZ4_FRAME_HEADERS[broken]]
+    view = memoryview(data)
+    for start in range(0, len(view), _LZ4_BLOCK):
+        source = view[start : start + _LZ4_BLOCK]
+        # As in Kafka, the default level is the fast compressor and any other the thorough one.
+        if level is None or level == DEFAULT_LEVELS[LZ4]:
+            block = bytes(cramjam.lz4.compress_block(source, store_size=False))
+        else:
+            block = bytes(
+                cramjam.lz4.compress_block(source, mode="high_compression", compression=level, store_size=False)
+            )
+        if len(block) < len(source):
+            pieces.append(len(block).to_bytes(4, "little"))
+            pieces.append(block)
+        else:
+            pieces.append((len(source) | 0x80000000).to_bytes(4, "little"))
+            pieces.append(bytes(source))
+    pieces.append(b"\x00\x00\x00\x00")
+    return b"".join(pieces)
+
+
+def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
+    view = memoryview(data)
+    size = len(view)
+    if size < 7 or view[:4] != _LZ4_MAGIC:
+        raise corrupt("lz4: no frame starts here")
+    flags = view[4]
+    block_max = _LZ4_BLOCK_SIZES.get(view[5] >> 4 & 7)
+    if flags >> 6 != 1 or flags & 2 or view[5] & 0x8F or block_max is None:
+        raise corrupt("lz4: the frame's header is not valid")
+    if flags & 1:
+        raise corrupt("lz4: the frame needs a dictionary")
+    header_end = 6 + (8 if flags & 8 else 0)
+    if size <= header_end:
+        raise corrupt("lz4: the frame's header is cut off")
+    checksum = view[header_end]
+    right = _header_checksum(bytes(view[4:header_end]))
+    if checksum not in (right, _header_checksum(bytes(view[:header_end]))):
+        raise corrupt("lz4: the checksum of the frame's header is wrong")
+
+    block_trailer = 4 if flags & 16 else 0
+    blocks: list[tuple[int, int, bool]] = []
+    bound = 0
+    pos = header_end + 1
+    while True:
+        if size - pos < 4:
+            raise corrupt("lz4: the frame ends too early")
+        length = int.from_bytes(view[pos : pos + 4], "little")
+        pos += 4
+        if length == 0:
+            break
+        packed = length < 0x80000000
+        length &= 0x7FFFFFFF
+        if length > block_max or length + block_trailer > size - pos:
+            raise corrupt(f"lz4: a block of {length} bytes where {size - pos} are left")
+        blocks.append((pos, length, packed))
+        bound += min(block_max, length * _LZ4_MAX_RATIO) if packed else length
+        pos += length + block_trailer
+    if flags & 0x34 == 0x20:
+        return _decompress_lz4_blocks(view, blocks, block_max, max_size)
+
+    end = pos + (4 if flags & 4 else 0)
+    frame = (
+        bytes(view[:end])
+        if checksum == right
+        else b"".join((view[:header_end], bytes((right,)), view[header_end + 1 : end]))
+    )
+    return _decompress_into(cramjam.lz4.decompress_into, "lz4", frame, bound, max_size)
+
+
+def _decompress_lz4_blocks(
+    view: memoryview, blocks: list[tuple[int, int, bool]], block_max: int, max_size: int
+) -> bytes:
+    """Blocks that do not refer to one another and carry no checksums, as Kafka's own clients write them."""
+    pieces: list[bytes] = []
+    room = max_size
+    for pos, length, packed in blocks:
+        piece = view[pos : pos + length]
+        if packed:
+            limit = min(block_max, length * _LZ4_MAX_RATIO)
+            out = bytearray(limit)
+            try:
+                written = cramjam.lz4.decompress_block_into(piece, out, output_len=limit)
+            except cramjam.DecompressionError as error:
+                raise corrupt(f"lz4: {error}") from None
+            unpacked = bytes(memoryview(out)[:written])
+        else:
+            unpacked = bytes(piece)
+        room -= len(unpacked)
+        if room < 0:
+            raise _too_large(max_size)
+        pieces.append(unpacked)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
+    return _decompress_into(
+        cramjam.zstd.decompress_into, "zstd", data, _zstd_bound(memoryview(data), max_size), max_size
+    )
+
+
+def _zstd_bound(view: memoryview, max_size: int) -> int:
+    """The most that the frames in `view` can unpack to, from their headers and those of their blocks (RFC 8878)."""
+    bound = pos = 0
+    size = len(view)
+    while pos < size and bound <= max_size:
+        magic = int.from_bytes(view[pos : pos + 4], "little")
+        pos += 4
+        if magic & 0xFFFFFFF0 == 0x184D2A50:
+            pos += 4 + int.from_bytes(view[pos : pos + 4], "little")
+            continue
+        if magic != _ZSTD_MAGIC or pos >= size:
+            raise corrupt("zstd: no frame starts here")
+        descriptor = view[pos]
+        single_segment = descriptor & 0x20
+        pos += 1 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
+        size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+        content = int.from_bytes(view[pos : pos + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+        pos += size_bytes
+        frame = 0
+        last = 0
+        while not last:
+            if size - pos < 3:
+                raise corrupt("zstd: the frame ends too early")
+            header = int.from_bytes(view[pos : pos + 3], "little")
+            last = header & 1
+            kind = header >> 1 & 3
+            length = header >> 3
+            pos += 3 + (1 if kind == 1 else length)
+            frame += min(length, _ZSTD_BLOCK) if kind < 2 else _ZSTD_BLOCK
+        bound += min(frame, content) if size_bytes else frame
+        pos += 4 if descriptor & 4 else 0
+    return bound
+
+
+def _decompress_into(
+    unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
+) -> bytes:
+    """Unpack to a buffer of `bound` bytes or, where that is more than allowed, of one byte more than is allowed: the
+    decoder stops there. Memory of the buffer that is not written to is never really taken."""
+    out = bytearray(min(bound, max_size + 1))
+    try:
+        written = unpack(data, out)
+    except cramjam.DecompressionError as error:
+        if bound > max_size and "whole buffer" in str(error):
+            raise _too_large(max_size) from None
+        raise corrupt(f"{name}: {error}") from None
+    if written > max_size:
+        raise _too_large(max_size)
+    return bytes(memoryview(out)[:written])
+
+
+def _header_checksum(descriptor: bytes) -> int:
+    return _xxh32(descriptor) >> 8 & 0xFF
+
+
+def _xxh32(data: bytes) -> int:
+    """XXH32 with seed 0; only ever used on the few bytes of a frame's header."""
+    mask = 0xFFFFFFFF
+    p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    pos = 0
+    size = len(data)
+    if size >= 16:
+        lanes = [(p1 + p2) & mask, p2, 0, -p1 & mask]
+        while size - pos >= 16:
+            for i in range(4):
+                lane = (lanes[i] + int.from_bytes(data[pos : pos + 4], "little") * p2) & mask
+                lanes[i] = ((lane << 13 | lane >> 19) & mask) * p1 & mask
+                pos += 4
+        value = (
+            sum((lane << shift | lane >> 32 - shift) & mask for lane, shift in zip(lanes, (1, 7, 12, 18), strict=True))
+            & mask
+        )
+    else:
+        value = p5
+    value = (value + size) & mask
+    while size - pos >= 4:
+        value = (value + int.from_bytes(data[pos : pos + 4], "little") * p3) & mask
+        value = (value << 17 | value >> 15) & mask
+        value = value * p4 & mask
+        pos += 4
+    for byte in data[pos:]:
+        value = (value + byte * p5) & mask
+        value = (value << 11 | value >> 21) & mask
+        value = value * p1 & mask
+    value = (value ^ value >> 15) * p2 & mask
+    value = (value ^ value >> 13) * p3 & mask
+    return value ^ value >> 16
+
+
+_LZ4_FRAME_HEADERS = (
+    _LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((_header_checksum(_LZ4_DESCRIPTOR),)),
+    _LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((_header_checksum(_LZ4_MAGIC + _LZ4_DESCRIPTOR),)),
+)
+
+_DECODERS: dict[int, Callable[[Buffer, int], bytes]] = {
+    NONE: _as_is,
+    GZIP: _decompress_gzip,
+    SNAPPY: _decompress_snappy,
+    LZ4: _decompress_lz4,
+    ZSTD: _decompress_zstd,
+}

@@ -1,0 +1,45 @@
+"""Turning stored batches into the older formats that old consumers read (Fetch v0-1: magic 0, v2-3: magic 1)."""
+
+from __future__ import annotations
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import LOG_APPEND_TIME, Batch, Buffer, batches
+from kavka.records.builder import BatchBuilder
+from kavka.records.compression import MAX_DECOMPRESSED, ZSTD
+from kavka.records.reader import batch_records
+
+
+def down_convert(buf: Buffer, to_magic: int, first_offset: int = 0, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
+    """The whole batches in `buf` as a message set of magic 0 or 1; offsets stay.
+
+    Headers and control batches are left out, as the old formats have no place for them: the result may be empty
+    although `buf` is not. Records before `first_offset` are left out where they stand alone; those inside a compressed
+    batch stay, as consumers drop them. Batches that are old enough already are copied. UNSUPPORTED_COMPRESSION_TYPE for
+    zstd.
+    """
+    out = bytearray()
+    for batch in batches(buf):
+        if batch.is_control:
+            continue
+        if batch.magic <= to_magic:
+            out += batch.data
+        else:
+            out += _convert(batch, to_magic, first_offset, max_decompressed)
+    return bytes(out)
+
+
+def _convert(batch: Batch, to_magic: int, first_offset: int, max_decompressed: int) -> bytes | bytearray:
+    codec = batch.codec
+    if codec >= ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "records compressed with zstd have no form in older formats"
+        )
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else -1
+    builder: BatchBuilder | None = None
+    for record in batch_records(batch, max_decompressed=max_decompressed):
+        if not codec and record.offset < first_offset:
+            continue
+        if builder is None:
+            builder = BatchBuilder(to_magic, codec, record.offset, batch.timestamp_type, append_time=append_time)
+        builder.append(record)
+    return b"" if builder is None else builder.build()

@@ -1,0 +1,216 @@
+"""Opening batches: all formats, all codecs, to `Record`s.
+
+Bytes that lie (lengths, counts, overlong numbers, nested wrappers) are a KafkaError with CORRUPT_MESSAGE, what unpacks
+to too much is MESSAGE_TOO_LARGE. Records are made as they are asked for, so memory is bounded by the batch and
+`max_decompressed`; the error of a batch that lies may come after its first records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch, Buffer, batches, corrupt, legacy_key_value
+from kavka.records.compression import MAX_DECOMPRESSED, ZSTD, decompress
+from kavka.records.record import Header, Record
+from kavka.records.varint import decode_varint
+
+
+def read_records(
+    buf: Buffer,
+    verify_crc: bool = True,
+    max_decompressed: int = MAX_DECOMPRESSED,
+    *,
+    include_control: bool = False,
+) -> Iterator[Record]:
+    """The records of all whole batches in `buf`, in order; a batch that is cut off at the end is left out.
+
+    Control batches are passed over unless asked for. A batch may start before the offset that was fetched: it is
+    for the caller to drop those records.
+    """
+    for batch in batches(buf):
+        if include_control or not batch.is_control:
+            yield from batch_records(batch, verify_crc, max_decompressed)
+
+
+def batch_records(batch: Batch, verify_crc: bool = True, max_decompressed: int = MAX_DECOMPRESSED) -> Iterator[Record]:
+    """The records of one batch (magic 2) or one message, opened where it is a wrapper (magic 0, 1)."""
+    if verify_crc:
+        batch.ensure_crc()
+    if batch.magic == 2:
+        body = batch_body(batch, max_decompressed)
+        append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+        return parse_body(body, batch.count or 0, batch.base_offset, batch.base_timestamp, append_time)
+    if batch.codec:
+        return _unwrap(batch, verify_crc, max_decompressed)
+    return iter((_message(batch, batch.last_offset, batch.max_timestamp),))
+
+
+def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
+    """The records of a magic 2 batch as bytes, unpacked."""
+    body = memoryview(batch.buf)[batch.start + HEADER_SIZE : batch.end]
+    return decompress(batch.codec, body, max_decompressed) if batch.codec else bytes(body)
+
+
+def parse_body(
+    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> Iterator[Record]:
+    """The `count` records that `body`, unpacked records of a magic 2 batch, must hold exactly."""
+    new = tuple.__new__
+    size = len(body)
+    pos = 0
+    timestamp = append_time
+    try:
+        for _ in range(count):
+            # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    length, pos = decode_varint(body, pos)
+            end = pos + length
+            if end > size or length < 0:
+                raise corrupt(f"a record of {length} bytes where {size - pos} are left")
+
+            # The record's attributes, a byte that no version uses, stand before the timestamp delta.
+            pos += 1
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                delta = number >> 1 ^ -(number & 1)
+            else:
+                delta, pos = decode_varint(body, pos, 10)
+            if append_time is None:
+                timestamp = base_timestamp + delta
+
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                delta = number >> 1 ^ -(number & 1)
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    delta = number >> 1 ^ -(number & 1)
+                else:
+                    delta, pos = decode_varint(body, pos)
+
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                length, pos = decode_varint(body, pos)
+            if length >= 0:
+                stop = pos + length
+                key: bytes | None = body[pos:stop]
+                pos = stop
+            elif length == -1:
+                key = None
+            else:
+                raise corrupt(f"a record's key has {length} bytes")
+
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    length, pos = decode_varint(body, pos)
+            if length >= 0:
+                stop = pos + length
+                value: bytes | None = body[pos:stop]
+                pos = stop
+            elif length == -1:
+                value = None
+            else:
+                raise corrupt(f"a record's value has {length} bytes")
+
+            if body[pos] == 0:
+                pos += 1
+                headers: tuple[Header, ...] = ()
+            else:
+                headers, pos = _parse_headers(body, pos, end)
+            # Lengths inside that reach past the record show here, as they do not end where the record does.
+            if pos != end:
+                raise corrupt("a record's fields do not fill it")
+            yield new(Record, (base_offset + delta, timestamp, key, value, headers))
+    except IndexError:
+        raise corrupt(f"a batch of {count} records ends before the last of them") from None
+    if pos != size:
+        raise corrupt(f"a batch has {size - pos} bytes after the last of its {count} records")
+
+
+def _parse_headers(body: bytes, pos: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, pos = decode_varint(body, pos)
+    if count < 0 or count * 2 > end - pos:
+        raise corrupt(f"a record has {count} headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        length, pos = decode_varint(body, pos)
+        if length < 0 or length > end - pos:
+            raise corrupt(f"the key of a header has {length} bytes where {end - pos} are left")
+        key = body[pos : pos + length].decode("utf-8", "surrogateescape")
+        pos += length
+        length, pos = decode_varint(body, pos)
+        if length < -1 or length > end - pos:
+            raise corrupt(f"the value of a header has {length} bytes where {end - pos} are left")
+        if length == -1:
+            headers.append((key, None))
+        else:
+            headers.append((key, body[pos : pos + length]))
+            pos += length
+    return tuple(headers), pos
+
+
+def _message(message: Batch, offset: int, timestamp: int) -> Record:
+    key, value = legacy_key_value(message.buf, message)
+    return Record(offset, timestamp, None if key is None else bytes(key), None if value is None else bytes(value))
+
+
+def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int) -> Iterator[Record]:
+    """The messages inside a compressed one.
+
+    In magic 0 the inner messages carry their own offsets. In magic 1 theirs are relative: the last one has the
+    wrapper's offset. A wrapper of LogAppendTime gives all of them its own timestamp.
+    """
+    if wrapper.codec >= ZSTD:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"magic {wrapper.magic} has no compression type {wrapper.codec}"
+        )
+    _, packed = legacy_key_value(wrapper.buf, wrapper)
+    if packed is None:
+        raise corrupt("a compressed message has no value")
+    data = decompress(wrapper.codec, packed, max_decompressed)
+    end = last = 0
+    for message in batches(data):
+        if message.magic != wrapper.magic:
+            raise corrupt(f"a message of magic {message.magic} is inside one of magic {wrapper.magic}")
+        if message.codec:
+            raise corrupt("a compressed message is inside a compressed message")
+        end = message.end
+        last = message.last_offset
+    if end == 0:
+        raise corrupt("a compressed message holds no messages")
+    if end != len(data):
+        raise corrupt("the last message inside a compressed one is cut off")
+    shift = wrapper.last_offset - last if wrapper.magic == 1 else 0
+    append_time = wrapper.max_timestamp if wrapper.magic == 1 and wrapper.timestamp_type == LOG_APPEND_TIME else None
+    for message in batches(data):
+        if verify_crc:
+            message.ensure_crc()
+        timestamp = message.max_timestamp if append_time is None else append_time
+        yield _message(message, message.last_offset + shift, timestamp)
