@@ -1,0 +1,498 @@
+"""The primitive types of Kafka's wire format, and what all generated messages share.
+
+The generated codecs (protocol/messages) do the common cases in line and come here for the rare ones: varints of
+more than one byte, unknown tagged fields, errors. Whatever bytes a decoder is given, it returns or raises
+`ProtocolError`, and it never allocates more than a fixed multiple of the bytes that are there: every length and
+every count is held against the remaining bytes before anything is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeVar
+from uuid import UUID, SafeUUID
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+Encoder: TypeAlias = Callable[[Any, list[Any]], None]
+
+MAX_STRING_LENGTH = 0x7FFF
+
+ZERO_UUID = UUID(int=0)
+# The default of list arguments in generated constructors; it stands for a new empty list.
+EMPTY: Any = ()
+# Unsigned varints of one byte, by value.
+UVARINTS = tuple(bytes((n,)) for n in range(128))
+
+
+class ProtocolError(ValueError):
+    """Bytes that are not what the schema says, or a value that the wanted version cannot carry."""
+
+
+class Message:
+    """What the generated classes have in common. Fields are the slots; two are equal when all their fields are."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)) and not isinstance(self, type(other)):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._field_names())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={_brief(getattr(self, name))}" for name in self._field_names())
+        return f"{type(self).__name__}({fields})"
+
+    @classmethod
+    def _field_names(cls) -> Sequence[str]:
+        return cls.__slots__
+
+
+class TopMessage(Message):
+    """A message that is encoded on its own: a request, a response, or data kept inside other bytes."""
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int | None]
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_FROM: ClassVar[int | None]
+    _DECODERS: ClassVar[dict[int, Decoder]]
+    _ENCODERS: ClassVar[dict[int, Encoder]]
+
+    @classmethod
+    def decode(cls, buf: Buffer, pos: int, version: int) -> tuple[Self, int]:
+        """The message that starts at `pos`, and the position after it. What follows is the caller's business."""
+        return cls.decoder(version)(buf, pos)
+
+    @classmethod
+    def decoder(cls, version: int) -> Callable[[Buffer, int], tuple[Self, int]]:
+        try:
+            return cls._DECODERS[version]
+        except KeyError:
+            raise ProtocolError(f"{cls.__name__} has no version {version}") from None
+
+    def encode(self, out: list[Any], version: int) -> None:
+        """Appends the pieces of the encoded message. A value of type records is appended as it is, without a copy.
+
+        After a ProtocolError `out` may hold a part of the message.
+        """
+        self.encoder(version)(self, out)
+
+    @classmethod
+    def encoder(cls, version: int) -> Encoder:
+        try:
+            return cls._ENCODERS[version]
+        except KeyError:
+            raise ProtocolError(f"{cls.__name__} has no version {version}") from None
+
+    def to_bytes(self, version: int) -> bytes:
+        out: list[Any] = []
+        self.encode(out, version)
+        return b"".join(out)
+
+
+_M = TypeVar("_M", bound=Message)
+
+
+def _brief(value: object) -> str:
+    """Keeps a megabyte of records out of a log line."""
+    if isinstance(value, (bytes, memoryview)) and len(value) > 32:
+        return f"<{len(value)} bytes>"
+    return repr(value)
+
+
+def shared_default(cls: type[_M]) -> _M:
+    """One read-only object that stands for "not set" in every message with a field of that struct."""
+    names = cls.__slots__
+    frozen = type(
+        cls.__name__,
+        (cls,),
+        {"__slots__": (), "__setattr__": _refuse_to_set, "_field_names": classmethod(lambda _cls: names)},
+    )
+    default = cls()
+    default.__class__ = frozen
+    return default
+
+
+def _refuse_to_set(_self: object, name: str, _value: object) -> NoReturn:
+    raise AttributeError(f"cannot set {name} of a shared default: assign a new object to the field instead")
+
+
+# --- errors, made here so that the generated code stays short
+
+DECODE_ERRORS = (StructError, IndexError, UnicodeDecodeError, ProtocolError)
+ENCODE_ERRORS = (StructError, AttributeError, TypeError, UnicodeEncodeError, ProtocolError)
+
+
+def malformed(message: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"malformed {message}: {error}")
+
+
+def not_encodable(message: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"cannot encode {message}: {error}")
+
+
+def truncated(what: str, needed: int, left: int) -> ProtocolError:
+    return ProtocolError(f"{what} needs {needed} bytes, {max(left, 0)} are left")
+
+
+def null_field(what: str) -> ProtocolError:
+    return ProtocolError(f"{what} is null, which this version does not allow")
+
+
+def bad_tag(field: str) -> ProtocolError:
+    return ProtocolError(f"tagged field {field} is not as long as its size says")
+
+
+def not_in_version(field: str) -> ProtocolError:
+    return ProtocolError(f"{field} is set, but not part of this version")
+
+
+# --- varints
+
+
+def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    value = buf[pos]
+    if value < 128:
+        return value, pos + 1
+    return long_uvarint(buf, pos + 1, value)
+
+
+def long_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose `first` byte was 128 or more; `pos` is after that byte."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value, pos
+    raise ProtocolError("a varint is longer than 5 bytes")
+
+
+def uvarint(value: int) -> bytes:
+    if value < 128:
+        return UVARINTS[value]
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def long_string_length(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
+    """As `long_uvarint`, for the length of a compact string (plus one), which has a bound of its own."""
+    value, pos = long_uvarint(buf, pos, first)
+    if value > MAX_STRING_LENGTH + 1:
+        raise ProtocolError(f"a string of {value - 1} bytes, {MAX_STRING_LENGTH} is the most")
+    return value, pos
+
+
+def long_string_prefix(length_plus_one: int) -> bytes:
+    if length_plus_one > MAX_STRING_LENGTH + 1:
+        raise ProtocolError(f"a string of {length_plus_one - 1} bytes, {MAX_STRING_LENGTH} is the most")
+    return uvarint(length_plus_one)
+
+
+# --- strings: int16 length, -1 for null; compact: varint of the length plus one, 0 for null
+
+_unpack_int16 = Struct(">h").unpack_from
+_pack_int16 = Struct(">h").pack
+_unpack_int32 = Struct(">i").unpack_from
+_pack_int32 = Struct(">i").pack
+_NULL_16 = b"\xff\xff"
+_NULL_32 = b"\xff\xff\xff\xff"
+_COMPACT_NULL = b"\x00"
+
+
+def read_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
+    (length,) = _unpack_int16(buf, pos)
+    pos += 2
+    if length < 0:
+        return None, pos
+    end = pos + length
+    if end > len(buf):
+        raise truncated("a string", length, len(buf) - pos)
+    return str(buf[pos:end], "utf-8"), end
+
+
+def read_string(buf: Buffer, pos: int) -> tuple[str, int]:
+    (length,) = _unpack_int16(buf, pos)
+    pos += 2
+    if length < 0:
+        raise null_field("a string")
+    end = pos + length
+    if end > len(buf):
+        raise truncated("a string", length, len(buf) - pos)
+    return str(buf[pos:end], "utf-8"), end
+
+
+def read_compact_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
+    length = buf[pos]
+    pos += 1
+    if length > 127:
+        length, pos = long_string_length(buf, pos, length)
+    if length == 0:
+        return None, pos
+    end = pos + length - 1
+    if end > len(buf):
+        raise truncated("a string", length - 1, len(buf) - pos)
+    return str(buf[pos:end], "utf-8"), end
+
+
+def read_compact_string(buf: Buffer, pos: int) -> tuple[str, int]:
+    value, pos = read_compact_nullable_string(buf, pos)
+    if value is None:
+        raise null_field("a string")
+    return value, pos
+
+
+def pack_string(value: str) -> bytes:
+    data = value.encode()
+    return _pack_int16(len(data)) + data
+
+
+def pack_nullable_string(value: str | None) -> bytes:
+    return _NULL_16 if value is None else pack_string(value)
+
+
+def pack_compact_string(value: str) -> bytes:
+    data = value.encode()
+    length = len(data) + 1
+    return (UVARINTS[length] if length < 128 else long_string_prefix(length)) + data
+
+
+def pack_compact_nullable_string(value: str | None) -> bytes:
+    return _COMPACT_NULL if value is None else pack_compact_string(value)
+
+
+# --- bytes: as strings, but with an int32
+
+
+def read_nullable_bytes(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    (length,) = _unpack_int32(buf, pos)
+    pos += 4
+    if length < 0:
+        return None, pos
+    end = pos + length
+    if end > len(buf):
+        raise truncated("a bytes field", length, len(buf) - pos)
+    return bytes(buf[pos:end]), end
+
+
+def read_bytes(buf: Buffer, pos: int) -> tuple[bytes, int]:
+    value, pos = read_nullable_bytes(buf, pos)
+    if value is None:
+        raise null_field("a bytes field")
+    return value, pos
+
+
+def read_compact_nullable_bytes(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    length, pos = read_uvarint(buf, pos)
+    if length == 0:
+        return None, pos
+    end = pos + length - 1
+    if end > len(buf):
+        raise truncated("a bytes field", length - 1, len(buf) - pos)
+    return bytes(buf[pos:end]), end
+
+
+def read_compact_bytes(buf: Buffer, pos: int) -> tuple[bytes, int]:
+    value, pos = read_compact_nullable_bytes(buf, pos)
+    if value is None:
+        raise null_field("a bytes field")
+    return value, pos
+
+
+def pack_bytes(value: Buffer) -> bytes:
+    return _pack_int32(len(value)) + value
+
+
+def pack_nullable_bytes(value: Buffer | None) -> bytes:
+    return _NULL_32 if value is None else pack_bytes(value)
+
+
+def pack_compact_bytes(value: Buffer) -> bytes:
+    return uvarint(len(value) + 1) + value
+
+
+def pack_compact_nullable_bytes(value: Buffer | None) -> bytes:
+    return _COMPACT_NULL if value is None else pack_compact_bytes(value)
+
+
+# --- arrays: a count, then the elements. `smallest` is the fewest bytes that an element can take: a count that the
+# remaining bytes cannot hold is refused before anything is made.
+
+
+def _count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
+    (count,) = _unpack_int32(buf, pos)
+    pos += 4
+    if smallest * count > len(buf) - pos:
+        raise truncated("an array", smallest * count, len(buf) - pos)
+    return count, pos
+
+
+def _compact_count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
+    count, pos = read_uvarint(buf, pos)
+    count -= 1
+    if smallest * count > len(buf) - pos:
+        raise truncated("an array", smallest * count, len(buf) - pos)
+    return count, pos
+
+
+def read_nullable_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any] | None, int]:
+    count, pos = _count(buf, pos, smallest)
+    return _elements(buf, pos, count, read) if count >= 0 else (None, pos)
+
+
+def read_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any], int]:
+    count, pos = _count(buf, pos, smallest)
+    return _elements(buf, pos, count, read)
+
+
+def read_compact_nullable_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any] | None, int]:
+    count, pos = _compact_count(buf, pos, smallest)
+    return _elements(buf, pos, count, read) if count >= 0 else (None, pos)
+
+
+def read_compact_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any], int]:
+    count, pos = _compact_count(buf, pos, smallest)
+    return _elements(buf, pos, count, read)
+
+
+def _elements(buf: Buffer, pos: int, count: int, read: Decoder) -> tuple[list[Any], int]:
+    if count < 0:
+        raise null_field("an array")
+    items = []
+    for _ in range(count):
+        item, pos = read(buf, pos)
+        items.append(item)
+    return items, pos
+
+
+def pack_count(values: Sequence[Any]) -> bytes:
+    return _pack_int32(len(values))
+
+
+def pack_nullable_count(values: Sequence[Any] | None) -> bytes:
+    return _NULL_32 if values is None else _pack_int32(len(values))
+
+
+def pack_compact_count(values: Sequence[Any]) -> bytes:
+    return uvarint(len(values) + 1)
+
+
+def pack_compact_nullable_count(values: Sequence[Any] | None) -> bytes:
+    return _COMPACT_NULL if values is None else uvarint(len(values) + 1)
+
+
+# --- arrays of numbers, by struct's format character
+
+_MAX_PREPARED = 16
+_PREPARED = {char: tuple(Struct(f">{n}{char}") for n in range(_MAX_PREPARED)) for char in "bhiq"}
+
+
+def unpack_numbers(char: str, buf: Buffer, pos: int, count: int) -> list[int]:
+    """`count` has been held against the remaining bytes by the caller."""
+    codec = _PREPARED[char][count] if count < _MAX_PREPARED else Struct(f">{count}{char}")
+    return list(codec.unpack_from(buf, pos))
+
+
+def read_nullable_numbers(buf: Buffer, pos: int, size: int, char: str) -> tuple[list[int] | None, int]:
+    count, pos = _count(buf, pos, size)
+    return (unpack_numbers(char, buf, pos, count), pos + size * count) if count >= 0 else (None, pos)
+
+
+def read_numbers(buf: Buffer, pos: int, size: int, char: str) -> tuple[list[int], int]:
+    count, pos = _count(buf, pos, size)
+    if count < 0:
+        raise null_field("an array")
+    return unpack_numbers(char, buf, pos, count), pos + size * count
+
+
+def read_compact_nullable_numbers(buf: Buffer, pos: int, size: int, char: str) -> tuple[list[int] | None, int]:
+    count, pos = _compact_count(buf, pos, size)
+    return (unpack_numbers(char, buf, pos, count), pos + size * count) if count >= 0 else (None, pos)
+
+
+def read_compact_numbers(buf: Buffer, pos: int, size: int, char: str) -> tuple[list[int], int]:
+    count, pos = _compact_count(buf, pos, size)
+    if count < 0:
+        raise null_field("an array")
+    return unpack_numbers(char, buf, pos, count), pos + size * count
+
+
+def _pack_all(char: str, values: Sequence[int]) -> bytes:
+    count = len(values)
+    codec = _PREPARED[char][count] if count < _MAX_PREPARED else Struct(f">{count}{char}")
+    return codec.pack(*values)
+
+
+def pack_numbers(char: str, values: Sequence[int]) -> bytes:
+    return _pack_int32(len(values)) + _pack_all(char, values)
+
+
+def pack_nullable_numbers(char: str, values: Sequence[int] | None) -> bytes:
+    return _NULL_32 if values is None else pack_numbers(char, values)
+
+
+def pack_compact_numbers(char: str, values: Sequence[int]) -> bytes:
+    return uvarint(len(values) + 1) + _pack_all(char, values)
+
+
+def pack_compact_nullable_numbers(char: str, values: Sequence[int] | None) -> bytes:
+    return _COMPACT_NULL if values is None else pack_compact_numbers(char, values)
+
+
+# --- tagged fields: their number, then for each its tag, its size and its bytes
+
+
+def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
+    """The tag, where its bytes end, and where they start."""
+    tag, pos = read_uvarint(buf, pos)
+    length, pos = read_uvarint(buf, pos)
+    end = pos + length
+    if end > len(buf):
+        raise truncated("a tagged field", length, len(buf) - pos)
+    return tag, end, pos
+
+
+def skip_tags(buf: Buffer, pos: int) -> int:
+    """Steps over the tagged fields of a struct that has none of its own in this version."""
+    count = buf[pos]
+    if count == 0:
+        return pos + 1
+    count, pos = read_uvarint(buf, pos)
+    for _ in range(count):
+        _tag, pos, _start = read_tag(buf, pos)
+    return pos
+
+
+def tagged_field(tag: int, pieces: list[bytes]) -> bytes:
+    data = b"".join(pieces)
+    return uvarint(tag) + uvarint(len(data)) + data
+
+
+def join_tagged_fields(fields: list[bytes]) -> bytes:
+    return uvarint(len(fields)) + b"".join(fields)
+
+
+# --- uuids
+
+_new = object.__new__
+_set_int = UUID.int.__set__  # type: ignore[attr-defined, misc]
+_set_is_safe = UUID.is_safe.__set__  # type: ignore[attr-defined, misc]
+
+
+def to_uuid(data: bytes) -> UUID:
+    """UUID(bytes=data) in a third of the time: its constructor checks what is known here."""
+    result = _new(UUID)
+    _set_int(result, int.from_bytes(data, "big"))
+    _set_is_safe(result, SafeUUID.unknown)
+    return result

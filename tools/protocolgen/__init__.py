@@ -1,0 +1,1 @@
+"""The compiler from schemas/ to kavka.protocol.messages: see schemas/README.md for its input."""

@@ -1,0 +1,300 @@
+"""Writes decoders: of a message, and of each struct in it, at one version.
+
+Adjacent fields of fixed size are read by one precompiled struct (a "run"). The rest is done by the readers in
+kavka.protocol.primitives, one call per field, so that the code stays small; structs have a function of their own, which
+versions with the same layout share. `FlatDecoderWriter` is for the few messages that the broker handles most.
+"""
+
+from __future__ import annotations
+
+from protocolgen.code import Code, Library, Uses, default_source, is_struct, quoted, snake_case
+from protocolgen.schema import FIXED, Field, Message, SchemaError, Struct
+
+_SIZES = {"B": 1} | {form: size for form, size in FIXED.values()}
+
+
+def smallest(struct: Struct, version: int, flexible: bool) -> int:
+    """The fewest bytes that a struct can take: what bounds the count of an array of them."""
+    fields, _tagged = struct.at(version)
+    return sum(_smallest_field(f, version, flexible) for f in fields) + flexible
+
+
+def _smallest_field(f: Field, version: int, flexible: bool) -> int:
+    if f.array:
+        return 1 if flexible else 4
+    if is_struct(f) and f.nullable_in(version):
+        return 1
+    return smallest_element(f, version, flexible)
+
+
+def smallest_element(f: Field, version: int, flexible: bool) -> int:
+    if f.type in FIXED:
+        return FIXED[f.type][1]
+    if f.type == "string":
+        return 1 if flexible else 2
+    if f.struct is None:
+        return 1 if flexible else 4
+    return smallest(f.struct, version, flexible)
+
+
+class DecoderWriter:
+    kind = "decode"
+    arguments = "buf, pos"
+
+    def __init__(self, message: Message, version: int, uses: Uses, library: Library) -> None:
+        self.message = message
+        self.version = version
+        self.flexible = message.flexible(version)
+        self.uses = uses
+        self.library = library
+        self.code = Code(depth=1)
+        # Fields of fixed size that were seen and not yet read: (format, target, line to run on what was read).
+        self.run: list[tuple[str, str, str | None]] = []
+
+    def write(self) -> list[str]:
+        with self.code.block("try:"):
+            self.begin()
+            self.struct(self.message, "message")
+            self.code.add("return message, pos")
+        with self.code.block(f"except {self.uses.helper('DECODE_ERRORS')} as error:"):
+            self.code.add(f"raise {self.uses.helper('malformed')}(@LABEL@, error) from None")
+        return self.code.lines
+
+    def begin(self) -> None:
+        pass
+
+    def write_struct(self, struct: Struct) -> list[str]:
+        """The body of a struct's own function. What it raises is made a ProtocolError by the message's."""
+        name = self.code.name(snake_case(struct.name))
+        self.struct(struct, name)
+        self.code.add(f"return {name}, pos")
+        return self.code.lines
+
+    # --- runs of fixed size
+
+    def fixed(self, form: str, target: str, after: str | None = None) -> None:
+        self.run.append((form, target, after))
+
+    def flush(self) -> None:
+        if not self.run:
+            return
+        targets = [target for _form, target, _after in self.run]
+        formats = "".join(form for form, _target, _after in self.run)
+        if formats == "B":
+            self.code.add(f"{targets[0]} = buf[pos]")
+        elif len(targets) == 1:
+            self.code.add(f"({targets[0]},) = {self.uses.unpack(formats)}(buf, pos)")
+        else:
+            self.code.add_wrapped(targets, f" = {self.uses.unpack(formats)}(buf, pos)")
+        self.code.add(f"pos += {sum(_SIZES[form] for form, _target, _after in self.run)}")
+        for _form, _target, after in self.run:
+            if after:
+                self.code.add(after)
+        self.run.clear()
+
+    # --- structs
+
+    def struct(self, struct: Struct, target: str) -> None:
+        """Reads a struct into a new object in the local variable `target`."""
+        fields, tagged = struct.at(self.version)
+        self.code.add(f"{target} = {self.uses.helper('new')}({struct.name})")
+        for f in (*struct.absent(self.version), *tagged):
+            self.code.add(f"{target}.{f.name} = {default_source(f, self.uses)}")
+        for f in fields:
+            self.field(f, f"{target}.{f.name}")
+        if self.flexible:
+            self.tags(tagged, target)
+        else:
+            self.flush()
+
+    def function_of(self, struct: Struct) -> str:
+        writer = DecoderWriter(self.message, self.version, self.uses, self.library)
+        return self.library.add(writer, struct, self.version)
+
+    def inner(self, struct: Struct, target: str) -> None:
+        """Reads a struct that is a field of another."""
+        self.flush()
+        self.code.add(f"{target}, pos = {self.function_of(struct)}(buf, pos)")
+
+    def tags(self, tagged: list[Field], target: str) -> None:
+        self.flush()
+        if tagged:
+            self.code.add(f"n, pos = {self.uses.helper('read_uvarint')}(buf, pos)")
+            self.known_tags(tagged, target)
+        else:
+            self.code.add(f"pos = {self.uses.helper('skip_tags')}(buf, pos)")
+
+    def known_tags(self, tagged: list[Field], target: str) -> None:
+        """n is the number of tagged fields."""
+        code = self.code
+        tag, stop = code.name("tag"), code.name("stop")
+        with code.block("for _ in range(n):"):
+            code.add(f"{tag}, {stop}, pos = {self.uses.helper('read_tag')}(buf, pos)")
+            word = "if"
+            for f in tagged:
+                with code.block(f"{word} {tag} == {f.tag}:"):
+                    self.field(f, f"{target}.{f.name}")
+                    self.flush()
+                    with code.block(f"if pos != {stop}:"):
+                        code.add(f"raise {self.uses.helper('bad_tag')}({quoted(f.name)})")
+                word = "elif"
+            with code.block("else:"):
+                code.add(f"pos = {stop}")
+
+    # --- fields
+
+    def field(self, f: Field, target: str) -> None:
+        if f.array:
+            self.array(f, target)
+        elif f.type in FIXED:
+            self.number(f, target)
+        elif f.struct is None:
+            self.sized(f, target, f.nullable_in(self.version))
+        elif f.nullable_in(self.version):
+            self.fixed("b", "n")
+            self.flush()
+            with self.code.block("if n < 0:"):
+                self.code.add(f"{target} = None")
+            with self.code.block("else:"):
+                self.inner(f.struct, target)
+        else:
+            self.inner(f.struct, target)
+
+    def number(self, f: Field, target: str) -> None:
+        form = FIXED[f.type][0]
+        if f.type == "uuid":
+            raw = self.code.name("raw_" + f.name)
+            self.fixed(form, raw, f"{target} = {self.uses.helper('to_uuid')}({raw})")
+        else:
+            self.fixed(form, target)
+
+    def sized(self, f: Field, target: str, nullable: bool) -> None:
+        """A string, bytes or records."""
+        self.flush()
+        self.code.add(f"{target}, pos = {self.uses.helper(self.reader(f.type, nullable))}(buf, pos)")
+
+    def reader(self, what: str, nullable: bool) -> str:
+        return "_".join(["read", *["compact"] * self.flexible, *["nullable"] * nullable, what])
+
+    def array(self, f: Field, target: str) -> None:
+        self.flush()
+        nullable = f.nullable_in(self.version)
+        read = self.uses.helper(self.reader("numbers" if f.type in FIXED else "array", nullable))
+        if f.type in FIXED:
+            element = quoted(self.number_format(f))
+        elif f.struct is not None:
+            element = self.function_of(f.struct)
+        else:
+            element = self.uses.helper(self.reader(f.type, nullable=False))
+        self.code.add(f"{target}, pos = {read}(buf, pos, {self.smallest_element(f)}, {element})")
+
+    def number_format(self, f: Field) -> str:
+        form: str = FIXED[f.type][0]
+        if form not in "bhiq":
+            raise SchemaError(f"{f.name}: arrays of {f.type} are not supported")
+        return form
+
+    def smallest_element(self, f: Field) -> int:
+        size = smallest_element(f, self.version, self.flexible)
+        if size < 1:
+            raise SchemaError(f"version {self.version}: elements of {f.name} take no bytes, nothing bounds their count")
+        return size
+
+
+class FlatDecoderWriter(DecoderWriter):
+    """All in line: loops for arrays and no call for anything usual. Lengths are read with the run before them."""
+
+    def begin(self) -> None:
+        if _holds_records(self.message):
+            with self.code.block("if type(buf) is not memoryview:"):
+                self.code.add("buf = memoryview(buf)")
+        self.code.add("size = len(buf)")
+
+    def inner(self, struct: Struct, target: str) -> None:
+        self.flush()
+        name = self.code.name(snake_case(struct.name))
+        self.struct(struct, name)
+        self.code.add(f"{target} = {name}")
+
+    def tags(self, tagged: list[Field], target: str) -> None:
+        self.fixed("B", "n")
+        self.flush()
+        with self.code.block("if n:"):
+            if tagged:
+                with self.code.block("if n > 127:"):
+                    self.code.add(f"n, pos = {self.uses.helper('long_uvarint')}(buf, pos, n)")
+                self.known_tags(tagged, target)
+            else:
+                self.code.add(f"pos = {self.uses.helper('skip_tags')}(buf, pos - 1)")
+
+    def length(self, form: str, long: str) -> None:
+        """Reads a length into n. Compact ones are one more than the length, and zero for null."""
+        self.fixed("B" if self.flexible else form, "n")
+        self.flush()
+        if self.flexible:
+            with self.code.block("if n > 127:"):
+                self.code.add(f"n, pos = {self.uses.helper(long)}(buf, pos, n)")
+
+    def unless_null(self, f: Field, target: str, nullable: bool) -> None:
+        """Handles a null; what is written next is for a value that is not null."""
+        with self.code.block("if n == 0:" if self.flexible else "if n < 0:"):
+            if nullable:
+                self.code.add(f"{target} = None")
+            else:
+                self.code.add(f"raise {self.uses.helper('null_field')}({quoted(f.name)})")
+
+    def sized(self, f: Field, target: str, nullable: bool) -> None:
+        string = f.type == "string"
+        self.length("h" if string else "i", "long_string_length" if string else "long_uvarint")
+        self.unless_null(f, target, nullable)
+        if nullable:
+            with self.code.block("else:"):
+                self.slice(f, target)
+        else:
+            self.slice(f, target)
+
+    def slice(self, f: Field, target: str) -> None:
+        code, count = self.code, "n - 1" if self.flexible else "n"
+        code.add(f"end = pos + {count}")
+        with code.block("if end > size:"):
+            code.add(f"raise {self.uses.helper('truncated')}({quoted(f.name)}, {count}, size - pos)")
+        wrap = {"string": 'str(buf[pos:end], "utf-8")', "bytes": "bytes(buf[pos:end])", "records": "buf[pos:end]"}
+        code.add(f"{target} = {wrap[f.type]}")
+        code.add("pos = end")
+
+    def array(self, f: Field, target: str) -> None:
+        nullable = f.nullable_in(self.version)
+        self.length("i", "long_uvarint")
+        self.unless_null(f, target, nullable)
+        if nullable:
+            with self.code.block("else:"):
+                self.elements(f, target)
+        else:
+            self.elements(f, target)
+
+    def elements(self, f: Field, target: str) -> None:
+        code = self.code
+        if self.flexible:
+            code.add("n -= 1")
+        size = self.smallest_element(f)
+        needed = "n" if size == 1 else f"{size} * n"
+        with code.block(f"if {needed} > size - pos:"):
+            code.add(f"raise {self.uses.helper('truncated')}({quoted(f.name)}, {needed}, size - pos)")
+        if f.type in FIXED:
+            code.add(f"{target} = {self.uses.helper('unpack_numbers')}({quoted(self.number_format(f))}, buf, pos, n)")
+            code.add(f"pos += {needed}")
+            return
+        items = code.name(f.name)
+        code.add(f"{items} = {target} = []")
+        with code.block("for _ in range(n):"):
+            if f.struct is not None:
+                name = code.name(snake_case(f.struct.name))
+                self.struct(f.struct, name)
+                code.add(f"{items}.append({name})")
+            else:
+                self.sized(f, "item", nullable=False)
+                code.add(f"{items}.append(item)")
+
+
+def _holds_records(struct: Struct) -> bool:
+    return any(f.type == "records" or (f.struct is not None and _holds_records(f.struct)) for f in struct.fields)
