@@ -1,0 +1,481 @@
+"""Every path of the metadata tree, and what is in the node: Kafka 3.9's JSON, member for member.
+
+A class here is the content of one kind of node, with `encode` and `decode`; the functions beside it give its path.
+Members that older releases did not write are optional on decode; members that are unknown are ignored. The order of
+members is the one that Kafka 3.9.1 writes, so that the bytes are the same wherever Kafka's own order is fixed.
+
+`decode` raises `MalformedNode` when the bytes are not what the path should hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from kavka.common.types import TopicPartition
+
+BROKERS = "/brokers"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "config_change_"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGES = "/isr_change_notification"
+ISR_CHANGE_PREFIX = "isr_change_"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = "log_dir_event_"
+CLUSTER_ID = "/cluster/id"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE = "/feature"
+CONSUMERS = "/consumers"
+
+# The kinds of things that have a node under /config, and the name of "all that have none of their own".
+TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, IP_CONFIGS = "topics", "brokers", "clients", "users", "ips"
+DEFAULT_ENTITY = "<default>"
+
+# The nodes without content that a cluster always has, in the order in which Kafka makes them.
+ALWAYS_THERE = (
+    CONSUMERS,
+    BROKER_IDS,
+    TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE,
+    ISR_CHANGES,
+    PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENTS,
+    *(f"{CONFIG}/{kind}" for kind in (TOPIC_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, BROKER_CONFIGS, IP_CONFIGS)),
+)
+
+
+class MalformedNode(ValueError):
+    """A node holds something else than its path promises."""
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}"
+
+
+def partition_state(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+
+
+def config(kind: str, name: str) -> str:
+    return f"{CONFIG}/{kind}/{name}"
+
+
+def topic_config(name: str) -> str:
+    return config(TOPIC_CONFIGS, name)
+
+
+def broker_config(broker_id: int | None) -> str:
+    """With None, the node of the settings that hold for all brokers."""
+    return config(BROKER_CONFIGS, DEFAULT_ENTITY if broker_id is None else str(broker_id))
+
+
+def delete_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def consumer_offset(group: str, tp: TopicPartition) -> str:
+    """Where OffsetCommit v0 keeps an offset; the node holds the number as text."""
+    return f"{CONSUMERS}/{group}/offsets/{tp.topic}/{tp.partition}"
+
+
+def sanitize(name: str) -> str:
+    """A user's or a client's name as the name of a node, as Kafka's Sanitizer writes it."""
+    return quote(name, safe="-_.~").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str:
+    return unquote(name)
+
+
+def topic_id_to_text(topic_id: uuid.UUID) -> str:
+    """Kafka's text form of a Uuid: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_from_text(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError as error:
+        raise MalformedNode(f"{text!r} is not a topic id") from error
+
+
+def random_id() -> uuid.UUID:
+    """A topic's id; never one whose text starts with a dash, which a command line would take for an option."""
+    while True:
+        made = uuid.uuid4()
+        if made.bytes[0] >> 2 != 62:
+            return made
+
+
+def random_cluster_id() -> str:
+    return topic_id_to_text(uuid.uuid4())
+
+
+class EndPoint(NamedTuple):
+    """One advertised listener."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """/brokers/ids/N, ephemeral. Its czxid is the broker's epoch."""
+
+    id: int
+    end_points: tuple[EndPoint, ...]
+    timestamp: int
+    rack: str | None = None
+    jmx_port: int = -1
+    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        # Clients of before listeners had names read host and port, which are those of a plaintext listener.
+        plain = next((e for e in self.end_points if e.security_protocol == "PLAINTEXT"), None)
+        members: dict[str, Any] = {
+            "features": {name: dict(levels) for name, levels in self.features.items()},
+            "listener_security_protocol_map": {e.listener: e.security_protocol for e in self.end_points},
+            "endpoints": [e.url() for e in self.end_points],
+        }
+        if self.rack is not None:
+            members["rack"] = self.rack
+        members |= {
+            "jmx_port": self.jmx_port,
+            "port": plain.port if plain else -1,
+            "host": plain.host if plain else None,
+            "version": 5,
+            "timestamp": str(self.timestamp),
+        }
+        return _dump(members)
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes | None) -> BrokerRegistration:
+        members = _load(data, broker(broker_id))
+        version = _number(members, "version")
+        if version < 1:
+            raise MalformedNode(f"{broker(broker_id)} has version {version}")
+        if version == 1:
+            protocols: Mapping[str, str] = {}
+            urls = [f"PLAINTEXT://{members.get('host')}:{members.get('port')}"]
+        else:
+            protocols = members.get("listener_security_protocol_map") or {}
+            urls = members.get("endpoints") or []
+        return cls(
+            broker_id,
+            tuple(_end_point(url, protocols) for url in urls),
+            int(members.get("timestamp") or -1),
+            members.get("rack"),
+            int(members.get("jmx_port", -1)),
+            members.get("features") or {},
+        )
+
+
+def _end_point(url: str, protocols: Mapping[str, str]) -> EndPoint:
+    listener, separator, address = url.partition("://")
+    host, _, port = address.rpartition(":")
+    if not separator or not port.lstrip("-").isdigit():
+        raise MalformedNode(f"{url!r} is not a listener's address")
+    return EndPoint(listener, protocols.get(listener, listener), host.strip("[]"), int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerNode:
+    """/controller, ephemeral: whoever made it is the controller."""
+
+    broker_id: int
+    timestamp: int
+
+    def encode(self) -> bytes:
+        members = {"version": 2, "brokerid": self.broker_id, "timestamp": str(self.timestamp)}
+        return _dump(members | {"kraftControllerEpoch": -1})
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> ControllerNode:
+        members = _load(data, CONTROLLER)
+        return cls(_number(members, "brokerid"), int(members.get("timestamp") or -1))
+
+
+def encode_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_epoch(data: bytes | None) -> int:
+    return _text_number(data, CONTROLLER_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Who holds a partition, preferred leader first; the old and the new holders while it is being moved."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def is_being_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """/brokers/topics/T. A topic made by an old release has no id until a controller gives it one."""
+
+    topic_id: uuid.UUID | None
+    partitions: Mapping[int, ReplicaAssignment]
+
+    def encode(self) -> bytes:
+        members: dict[str, Any] = {"partitions": {str(p): list(a.replicas) for p, a in self.partitions.items()}}
+        if self.topic_id is not None:
+            members["topic_id"] = topic_id_to_text(self.topic_id)
+        members["adding_replicas"] = {str(p): list(a.adding) for p, a in self.partitions.items() if a.adding}
+        members["removing_replicas"] = {str(p): list(a.removing) for p, a in self.partitions.items() if a.removing}
+        members["version"] = 3 if self.topic_id is not None else 2
+        return _dump(members)
+
+    @classmethod
+    def decode(cls, name: str, data: bytes | None) -> TopicNode:
+        members = _load(data, topic(name))
+        adding = members.get("adding_replicas") or {}
+        removing = members.get("removing_replicas") or {}
+        topic_id = members.get("topic_id")
+        try:
+            assignments = {
+                int(p): ReplicaAssignment(tuple(replicas), tuple(adding.get(p, ())), tuple(removing.get(p, ())))
+                for p, replicas in (members.get("partitions") or {}).items()
+            }
+        except (TypeError, ValueError) as error:
+            raise MalformedNode(f"{topic(name)}: {error}") from error
+        return cls(topic_id_from_text(topic_id) if topic_id else None, dict(sorted(assignments.items())))
+
+
+RECOVERED, RECOVERING = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStateNode:
+    """/brokers/topics/T/partitions/P/state. The version of the node is the partition's epoch."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    leader_recovery_state: int = RECOVERED
+
+    def encode(self) -> bytes:
+        members: dict[str, Any] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": 1,
+            "leader_epoch": self.leader_epoch,
+            "isr": list(self.isr),
+        }
+        if self.leader_recovery_state != RECOVERED:
+            members["leader_recovery_state"] = self.leader_recovery_state
+        return _dump(members)
+
+    @classmethod
+    def decode(cls, tp: TopicPartition, data: bytes | None) -> PartitionStateNode:
+        path = partition_state(tp)
+        members = _load(data, path)
+        isr = members.get("isr")
+        if not isinstance(isr, list):
+            raise MalformedNode(f"{path} names no ISR")
+        return cls(
+            _number(members, "leader"),
+            _number(members, "leader_epoch"),
+            tuple(isr),
+            _number(members, "controller_epoch"),
+            int(members.get("leader_recovery_state", RECOVERED)),
+        )
+
+
+def encode_config(values: Mapping[str, str]) -> bytes:
+    """A node under /config/topics, /config/brokers …: what was set, by name."""
+    return _dump({"version": 1, "config": dict(values)})
+
+
+def decode_config(data: bytes | None) -> dict[str, str]:
+    if not data:
+        return {}
+    values = _load(data, CONFIG).get("config")
+    if not isinstance(values, dict):
+        raise MalformedNode("a node under /config holds no settings")
+    return {name: str(value) for name, value in values.items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """/config/changes/config_change_N: which node under /config has changed, as 'topics/T'."""
+    return _dump({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(data: bytes | None) -> str:
+    members = _load(data, CONFIG_CHANGES)
+    if _number(members, "version") == 1:
+        return f"{members.get('entity_type')}/{members.get('entity_name')}"
+    entity_path = members.get("entity_path")
+    if not isinstance(entity_path, str):
+        raise MalformedNode("a change notification names nothing")
+    return entity_path
+
+
+def encode_reassignment(assignments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """/admin/reassign_partitions, the old way to ask for a move."""
+    rows = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in assignments.items()]
+    return _dump({"version": 1, "partitions": rows})
+
+
+def decode_reassignment(data: bytes | None) -> dict[TopicPartition, tuple[int, ...]]:
+    rows = _rows(data, REASSIGN_PARTITIONS)
+    return {_topic_partition(row): tuple(row.get("replicas") or ()) for row in rows}
+
+
+def encode_partitions(tps: Sequence[TopicPartition]) -> bytes:
+    """/admin/preferred_replica_election and /isr_change_notification/isr_change_N."""
+    return _dump({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in tps]})
+
+
+def decode_partitions(data: bytes | None) -> list[TopicPartition]:
+    return [_topic_partition(row) for row in _rows(data, ISR_CHANGES)]
+
+
+LOG_DIR_FAILED = 1
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """/log_dir_event_notification/log_dir_event_N: a log directory of this broker has failed."""
+    return _dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED})
+
+
+def decode_log_dir_event(data: bytes | None) -> int:
+    return _number(_load(data, LOG_DIR_EVENTS), "broker")
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes | None) -> str:
+    cluster_id = _load(data, CLUSTER_ID).get("id")
+    if not isinstance(cluster_id, str):
+        raise MalformedNode(f"{CLUSTER_ID} names no cluster")
+    return cluster_id
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """/latest_producer_id_block: the last block of producer ids that a broker took, both ends included."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        ends = {"block_start": str(self.first), "block_end": str(self.last)}
+        return _dump({"version": 1, "broker": self.broker_id} | ends)
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> ProducerIdBlock | None:
+        """None where no block was ever taken."""
+        if not data:
+            return None
+        members = _load(data, PRODUCER_ID_BLOCK)
+        try:
+            return cls(_number(members, "broker"), int(members["block_start"]), int(members["block_end"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedNode(f"{PRODUCER_ID_BLOCK} names no block") from error
+
+
+def encode_features(finalized: Mapping[str, int], enabled: bool = True) -> bytes:
+    return _dump({"features": dict(finalized), "version": 2, "status": int(enabled)})
+
+
+def decode_features(data: bytes | None) -> tuple[dict[str, int], bool]:
+    members = _load(data, FEATURE)
+    return dict(members.get("features") or {}), _number(members, "status") == 1
+
+
+def encode_offset(offset: int) -> bytes:
+    return str(offset).encode()
+
+
+def decode_offset(data: bytes | None) -> int:
+    return _text_number(data, CONSUMERS)
+
+
+# Kafka's JSON has no blanks and keeps letters that are not ASCII as they are.
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def _dump(members: Mapping[str, Any]) -> bytes:
+    return _encoder.encode(members).encode()
+
+
+def _load(data: bytes | None, path: str) -> dict[str, Any]:
+    try:
+        members = json.loads(data or b"")
+    except ValueError as error:
+        raise MalformedNode(f"{path} holds no JSON") from error
+    if not isinstance(members, dict):
+        raise MalformedNode(f"{path} holds no JSON object")
+    return members
+
+
+def _rows(data: bytes | None, path: str) -> list[dict[str, Any]]:
+    rows = _load(data, path).get("partitions")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise MalformedNode(f"{path} names no partitions")
+    return rows
+
+
+def _topic_partition(row: Mapping[str, Any]) -> TopicPartition:
+    name = row.get("topic")
+    if not isinstance(name, str):
+        raise MalformedNode("a partition without a topic")
+    return TopicPartition(name, _number(row, "partition"))
+
+
+def _number(members: Mapping[str, Any], name: str) -> int:
+    value = members.get(name)
+    if not isinstance(value, int):
+        raise MalformedNode(f"{name} is not a number: {value!r}")
+    return value
+
+
+def _text_number(data: bytes | None, path: str) -> int:
+    try:
+        return int(data or b"")
+    except ValueError as error:
+        raise MalformedNode(f"{path} holds no number") from error
