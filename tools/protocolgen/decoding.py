@@ -151,9 +151,10 @@ class DecoderWriter:
         elif f.struct is None:
             self.sized(f, target, f.nullable_in(self.version))
         elif f.nullable_in(self.version):
+            # Before a struct that may be null: -1 or 1; in a tagged field 0 or 1.
             self.fixed("b", "n")
             self.flush()
-            with self.code.block("if n < 0:"):
+            with self.code.block("if n < 0:" if f.tag is None else "if n <= 0:"):
                 self.code.add(f"{target} = None")
             with self.code.block("else:"):
                 self.inner(f.struct, target)

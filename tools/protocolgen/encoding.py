@@ -114,7 +114,7 @@ class EncoderWriter:
         elif nullable:
             self.flush()
             with self.code.block(f"if {value} is None:"):
-                self.put(r'b"\xff"')
+                self.put(r'b"\xff"' if f.tag is None else r'b"\x00"')
             with self.code.block("else:"):
                 self.fixed("b", "1")
                 self.inner(f.struct, value)

@@ -1140,7 +1140,7 @@ def decode_consumer_group_member_metadata_value_v0(buf, pos):
             if tag == 0:
                 (n,) = unpack_b(buf, pos)
                 pos += 1
-                if n < 0:
+                if n <= 0:
                     message.classic_member_metadata = None
                 else:
                     message.classic_member_metadata, pos = decode_classic_member_metadata_v0(buf, pos)
@@ -1184,7 +1184,7 @@ def encode_consumer_group_member_metadata_value_v0(message, out):
         if message.classic_member_metadata != ClassicMemberMetadata():
             pieces = []
             if message.classic_member_metadata is None:
-                pieces.append(b"\xff")
+                pieces.append(b"\x00")
             else:
                 pieces.append(pack_b(1))
                 encode_classic_member_metadata_v0(message.classic_member_metadata, pieces.append)

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/frames/ anew: what Apache Kafka's own serializer makes of every message in every version.
+
+Needs Java (17 or newer) and Maven, which fetches Kafka's jars: 4.3.0's for the versions that it has, 3.9.1's for older
+ones. tests/golden/java/GoldenFrames.java does the work. One file per schema, one line per frame: message, version,
+variant, bytes in hexadecimal, and Kafka's JSON form, from which the tests build the object that the bytes must decode to.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from generate_protocol import load_schemas  # noqa: E402
+from protocolgen.schema import Message, SchemaFile  # noqa: E402
+
+
+
+class Frame(NamedTuple):
+    kafka: str
+    java: str
+    java_version: int
+    name: str
+    version: int
+
+
+NEW, OLD = "4.3.0", "3.9.1"
+PROGRAM = ROOT / "tests/golden/java/GoldenFrames.java"
+FRAMES = ROOT / "tests/golden/frames"
+COORDINATORS = ("kafka-group-coordinator", "kafka-transaction-coordinator")
+PACKAGES = {
+    "offsets_topic": "org.apache.kafka.coordinator.group.generated.",
+    "transaction_log": "org.apache.kafka.coordinator.transaction.generated.",
+}
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>kavka</groupId><artifactId>golden</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>"""
+DEPENDENCY = """<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+  <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
+
+
+def class_path(kafka: str, folder: Path) -> str:
+    jars = [("org.apache.kafka", "kafka-clients", kafka), ("org.slf4j", "slf4j-api", "1.7.36")]
+    jars += [("org.apache.kafka", artifact, kafka) for artifact in COORDINATORS]
+    jars += [("com.fasterxml.jackson.core", f"jackson-{part}", "2.16.2") for part in ("databind", "core", "annotations")]
+    text = "".join(DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in jars)
+    (folder / "pom.xml").write_text(POM.format(dependencies=text), encoding="utf-8")
+    output = folder / f"{kafka}.txt"
+    subprocess.run(
+        ["mvn", "-q", "-f", folder / "pom.xml", "dependency:build-classpath", f"-Dmdep.outputFile={output}"], check=True
+    )
+    return output.read_text(encoding="utf-8").strip()
+
+
+def versions_in(kafka_classes: str, names: list[str], folder: Path) -> dict[str, tuple[int, int]]:
+    """The versions that one release has of each class, as arguments for range(); one without any is left out."""
+    result = {}
+    run = subprocess.run(
+        ["javap", "-constants", "-cp", kafka_classes, *names], capture_output=True, text=True, cwd=folder, check=False
+    )
+    for text in run.stdout.split("Compiled from ")[1:]:
+        name = re.search(r"class ([\w.]+)", text)
+        first = re.search(r"LOWEST_SUPPORTED_VERSION = (-?\d+)", text)
+        last = re.search(r"HIGHEST_SUPPORTED_VERSION = (-?\d+)", text)
+        if name and first and last and int(first[1]) <= int(last[1]):
+            result[name[1]] = int(first[1]), int(last[1]) + 1
+    return result
+
+
+def java_name(file: SchemaFile, message: Message) -> str:
+    if file.name in PACKAGES:
+        return PACKAGES[file.name] + message.name
+    if message.kind == "data":
+        return f"org.apache.kafka.common.message.{message.name}"
+    return f"org.apache.kafka.common.message.{message.name}Data"
+
+
+def plan(file: SchemaFile, message: Message, found: dict[str, dict[str, tuple[int, int]]]) -> list[Frame]:
+    """Which release to ask for each version of a message."""
+    java = java_name(file, message)
+    # A key of an internal topic has the record's kind as its version here and in 3.9; 4.3 counts them all from zero.
+    by_kind = file.name == "offsets_topic" and message.name.endswith("Key")
+    frames = []
+    for version in message.versions:
+        if by_kind and java not in found[OLD]:
+            frames.append(Frame(NEW, java, 0, message.name, version))
+            continue
+        releases = (OLD,) if by_kind else (NEW, OLD)
+        held = (kafka for kafka in releases if java in found[kafka] and version in range(*found[kafka][java]))
+        kafka = next(held, None)
+        if kafka is None:
+            raise SystemExit(f"neither release has version {version} of {java}")
+        frames.append(Frame(kafka, java, version, message.name, version))
+    return frames
+
+
+def run_java(classes: str, frames: list[Frame], folder: Path) -> list[str]:
+    command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", classes, str(PROGRAM)]
+    asked = "\n".join(f"{frame.java} {frame.java_version}" for frame in frames)
+    run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, encoding="utf-8", cwd=folder, check=False)
+    if run.returncode != 0:
+        raise SystemExit("GoldenFrames.java failed")
+    return run.stdout.splitlines()
+
+
+def main() -> int:
+    files = load_schemas()
+    lines: dict[str, list[tuple[int, str]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = {kafka: class_path(kafka, folder) for kafka in (NEW, OLD)}
+        names = [java_name(file, message) for file in files for message in file.messages]
+        found = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEW, OLD)}
+        frames = [frame for file in files for message in file.messages for frame in plan(file, message, found)]
+        for kafka in (NEW, OLD):
+            asked = [frame for frame in frames if frame.kafka == kafka]
+            by_java = {(frame.java.rsplit(".", 1)[1], frame.java_version): frame for frame in asked}
+            for line in run_java(paths[kafka], asked, folder):
+                java, version, rest = line.split("\t", 2)
+                frame = by_java[java, int(version)]
+                lines.setdefault(frame.name, []).append((frame.version, f"{frame.name}\t{frame.version}\t{rest}\n"))
+    FRAMES.mkdir(exist_ok=True)
+    for path in FRAMES.iterdir():
+        path.unlink()
+    for file in files:
+        text = "".join(line for message in file.messages for _version, line in sorted(lines[message.name]))
+        (FRAMES / f"{file.name}.txt.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
