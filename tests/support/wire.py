@@ -101,6 +101,13 @@ class Wire:
         self.send_request(key, version, body)
         return self.receive()
 
+    def expect_correlation(self, correlation: int) -> None:
+        """For frames built by hand: the correlation id that the next answer has to carry."""
+        self._correlation = correlation
+
+    def shut_for_writing(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
     def closed_within(self, seconds: float) -> bool:
         """Whether the peer ends the connection in that time; what it sends before that is thrown away."""
         deadline = time.monotonic() + seconds
@@ -347,7 +354,7 @@ def metadata_request(topics: Sequence[str] | None, *, allow_auto_create: bool = 
     return names + (b"\1" if allow_auto_create else b"\0")
 
 
-def _brokers(answer: Reader) -> list[int]:
+def brokers_of(answer: Reader) -> list[int]:
     answer.int32()
     ids = []
     for _ in range(answer.int32()):
@@ -380,6 +387,6 @@ def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
     """Whether the broker at that address answers Metadata and is in the answer, so that topics can be created."""
     try:
         with Wire(address, timeout) as wire:
-            return bool(_brokers(wire.call(METADATA, 4, metadata_request([]))))
+            return bool(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
     except (OSError, EOFError):
         return False

@@ -1,0 +1,295 @@
+"""Bytes that no honest client sends: the answer is Kafka's, the broker goes on, and its memory stays bounded."""
+
+from __future__ import annotations
+
+import random
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import hostile, wire
+from tests.support.hostile import TOPIC, outcome
+from tests.support.kavka_process import KavkaProcess
+from tests.support.targets import KAVKA, Target, start_target
+from tests.support.wire import METADATA, PRODUCE, Wire
+
+# What Apache Kafka 4.3 does: it closes the connection, waits for more, or answers with that error code.
+KAFKA_ANSWERS = {
+    "random bytes": "closed",
+    "random bytes in an honest frame": "closed",
+    "a length of 2 GB": "closed",
+    "a length over socket.request.max.bytes": "closed",
+    "a negative length": "closed",
+    "a length of zero": "closed",
+    "a frame shorter than a header": "closed",
+    "a truncated frame": "closed",
+    "a truncated frame, held open": "silent",
+    "an HTTP request": "closed",
+    "a TLS hello": "closed",
+    "an unknown API key": "closed",
+    "a negative API key": "closed",
+    "a version out of range": "closed",
+    "a negative version": "closed",
+    "ApiVersions of a version out of range": "35",
+    "ApiVersions of a version out of range, a header without tags": "closed",
+    "a client id longer than the frame": "closed",
+    "bytes behind the request": "0",
+    "a body that ends early": "closed",
+    "an array of 2 billion": "closed",
+    "an array of -7": "closed",
+    "a name that is not UTF-8": "17",
+    "records longer than the frame": "closed",
+    "Metadata of a name with a slash": "17",
+    "Metadata that creates a name with a slash": "17",
+    "Metadata of an empty name": "17",
+    "CreateTopics of a name with a slash": "17",
+    "CreateTopics of an empty name": "17",
+    "CreateTopics of a name of 250": "17",
+    "CreateTopics of a parent folder": "17",
+    "Produce to a name with a slash": "3",
+    "Produce to a parent folder": "3",
+    "Produce to partition 99": "3",
+    "Produce to partition -1": "3",
+    "Produce with acks of 5": "21",
+    "Fetch of a negative offset": "1",
+    "Fetch past the end": "1",
+    "Fetch of partition 99": "3",
+    "Fetch with a negative size": "-1",
+    "ListOffsets of an unknown special time": "35",
+    "an honest batch": "0",
+    "no records": "87",
+    "records cut short": "87",
+    "a batch of 10 bytes": "87",
+    "a wrong CRC": "2",
+    "an unknown format": "2",
+    "a negative format": "2",
+    "two batches": "87",
+    "a batch length that is too short": "2",
+    "a batch length that is too long": "87",
+    "a negative batch length": "2",
+    "a batch length of 0": "2",
+    "bytes behind the batch": "0",
+    "a control batch": "87",
+    "a transactional batch without an id": "53",
+    "a base offset of 7": "87",
+    "a record count too high": "87",
+    "a record count too low": "87",
+    "a record count that differs from the last offset": "87",
+    "a record count of 0": "87",
+    "a record count of -1": "87",
+    "a record count of 2 billion": "87",
+    "a batch without records": "87",
+    "offsets out of order": "0",
+    "a record length that is too long": "87",
+    "a negative record length": "87",
+    "a record length without end": "-1",
+    "a record too large": "10",
+    "a timestamp far ahead": "32",
+    "a negative timestamp": "0",
+    "a sequence without a producer": "0",
+    "a producer never seen, sequence 5": "0",
+    "a producer with a negative epoch": "47",
+    "zstd before it was": "76",
+    "an unknown compression": "-1",
+    "compression that is none": "-1",
+    "a record count too high, gzip": "87",
+    "a record count too low, gzip": "87",
+    "a record count too high, lz4": "87",
+    "a record count too high, zstd": "87",
+    "a record count too high, snappy": "87",
+    "a record count too low, zstd": "87",
+    "a bomb of 200 MB, gzip": "0",
+    "a bomb of 200 MB, zstd": "0",
+    "a message of format 0 in a request of today": "87",
+}
+
+# Where Kavka has an answer of its own, and why.
+KAVKA_ANSWERS = {
+    # Kafka's handler fails on it and the client waits until it gives up.
+    "null records": {"87"},
+    # Kafka's -1 is the exception it did not expect.
+    "a record length without end": {"87", "-1"},
+    "an unknown compression": {"87", "76", "-1"},
+    "compression that is none": {"87", "2", "-1"},
+    "Fetch with a negative size": {"0", "-1"},
+}
+
+MIB = 1 << 20
+
+
+def grown_by(broker: Target, before: int) -> int:
+    """How much memory the broker has taken since. A Java heap grows as it likes: it is not held to a bound."""
+    return broker.process.rss_bytes() - before if isinstance(broker, KavkaProcess) else 0
+
+
+@pytest.fixture(scope="module")
+def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A broker of this module's own, so that its memory is that of these tests."""
+    running = start_target(target_name, tmp_path_factory.mktemp(f"hostile-{target_name}"))
+    try:
+        assert wire.create_topic(running.address, TOPIC) == 0
+        yield running
+        assert running.process.running(), running.process.log_tail()
+    finally:
+        running.close()
+
+
+def still_serves(broker: Target) -> bool:
+    """One honest produce on a new connection."""
+    with Wire(broker.address, 10.0) as connection:
+        body = wire.produce_request(TOPIC, 0, wire.batch([b"honest"]), version=7)
+        return wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
+
+
+def test_every_hostile_case_has_an_expectation() -> None:
+    assert set(hostile.CASES) == set(KAFKA_ANSWERS) | {"null records"}
+
+
+@pytest.mark.parametrize("name", hostile.CASES)
+def test_hostile_bytes_get_what_kafka_gives_and_the_broker_goes_on(
+    broker: Target, target_name: str, name: str
+) -> None:
+    if name == "null records" and target_name != KAVKA:
+        pytest.skip("Apache Kafka never answers this one")
+    allowed = {KAFKA_ANSWERS[name]} if name in KAFKA_ANSWERS else set()
+    if target_name == KAVKA:
+        allowed = KAVKA_ANSWERS.get(name, allowed)
+    assert outcome(broker.address, hostile.CASES[name]) in allowed
+    assert still_serves(broker)
+
+
+def test_a_thousand_connections_of_random_bytes_leave_the_broker_serving(broker: Target) -> None:
+    chance = random.Random(7)
+    before = broker.process.rss_bytes()
+    for _ in range(1000):
+        with Wire(broker.address, 5.0) as connection:
+            data = chance.randbytes(chance.randrange(1, 400))
+            if chance.random() < 0.7:
+                data = wire.frame(struct.pack(">hh", chance.randrange(70), chance.randrange(18)) + data)
+            connection.send(data)
+    assert still_serves(broker)
+    assert grown_by(broker, before) < 64 * MIB
+
+
+def test_mangled_honest_requests_leave_the_broker_serving(broker: Target) -> None:
+    chance = random.Random(8)
+    honest = [case.data for case in hostile.CASES.values() if 20 < len(case.data) < 2000]
+    for _ in range(1500):
+        data = bytearray(chance.choice(honest))
+        for _ in range(chance.randrange(1, 4)):
+            data[chance.randrange(4, len(data))] = chance.randrange(256)
+        with Wire(broker.address, 5.0) as connection:
+            connection.send(bytes(data))
+    assert still_serves(broker)
+
+
+@pytest.mark.timeout(180)
+def test_a_bomb_is_not_opened_beyond_bounds_when_it_must_be_opened(broker: Target, target_name: str) -> None:
+    """The topic has a compression of its own, so that the broker has to unpack what comes."""
+    topic = "opened"
+    if target_name != KAVKA:
+        pytest.skip("Apache Kafka unpacks as much as its heap holds")
+    assert wire.create_topic(broker.address, topic, compression_type="lz4") == 0
+    before = broker.process.peak_rss_bytes()
+    for codec in (1, 4):
+        with Wire(broker.address, 60.0) as connection:
+            body = wire.produce_request(topic, 0, hostile.bomb(codec, 900 * MIB), version=7)
+            code = wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0]
+            assert code in (10, 87)
+    assert still_serves(broker)
+    assert broker.process.peak_rss_bytes() - before < 300 * MIB
+
+
+def test_announced_frames_take_no_memory_before_their_bytes_come(broker: Target, target_name: str) -> None:
+    if target_name != KAVKA:
+        pytest.skip("Apache Kafka allocates what is announced")
+    before = broker.process.rss_bytes()
+    held = [socket.create_connection(broker.address) for _ in range(200)]
+    try:
+        for connection in held:
+            connection.sendall(struct.pack(">i", 100 * MIB) + b"\0\0\0\7\0\0\0\1")
+        time.sleep(0.5)
+        assert still_serves(broker)
+        assert grown_by(broker, before) < 64 * MIB
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_thousands_of_connections_are_held_and_a_busy_one_is_served(broker: Target) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(3000, hard - 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 400), hard))
+    before = broker.process.rss_bytes()
+    held: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            held.append(socket.create_connection(broker.address, 10.0))
+        began = time.monotonic()
+        for _ in range(50):
+            assert still_serves(broker)
+        assert time.monotonic() - began < 10
+        assert grown_by(broker, before) < 256 * MIB
+    finally:
+        for connection in held:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert still_serves(broker)
+
+
+def test_clients_that_send_a_byte_at_a_time_hold_up_nobody(broker: Target) -> None:
+    request = wire.request(METADATA, 4, wire.metadata_request([TOPIC]))
+    slow = [Wire(broker.address, 10.0) for _ in range(100)]
+    try:
+        for position in range(len(request) - 1):
+            for connection in slow:
+                connection.send(request[position : position + 1])
+            if position % 10 == 0:
+                began = time.monotonic()
+                assert still_serves(broker)
+                assert time.monotonic() - began < 2
+        for connection in slow:
+            connection.expect_correlation(1)
+            connection.send(request[-1:])
+            assert wire.brokers_of(connection.receive())
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_a_client_that_never_reads_its_answers_is_held_back(broker: Target) -> None:
+    """It asks for megabytes over and over: the broker stops reading from it rather than keeping the answers."""
+    with Wire(broker.address, 30.0) as connection:
+        payload = wire.batch([b"x" * 500_000])
+        for _ in range(10):
+            body = wire.produce_request(TOPIC, 0, payload, version=7)
+            assert wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
+    before = broker.process.rss_bytes()
+    with Wire(broker.address, 2.0) as greedy:
+        fetch = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, 0, version=4, max_bytes=5 * MIB))
+        try:
+            for _ in range(2000):
+                greedy.send(fetch)
+        except TimeoutError:
+            pass
+        assert still_serves(broker)
+        assert grown_by(broker, before) < 128 * MIB
+
+
+def test_answers_to_pipelined_requests_come_in_order(broker: Target) -> None:
+    with Wire(broker.address, 10.0) as connection:
+        waiting = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, _end(broker), version=4), 1)
+        quick = wire.request(METADATA, 4, wire.metadata_request([TOPIC]), 2)
+        connection.send(waiting + quick)
+        for correlation in (1, 2):
+            connection.expect_correlation(correlation)
+            connection.receive()
+
+
+def _end(broker: Target) -> int:
+    with Wire(broker.address) as connection:
+        return wire.end_offset(connection, TOPIC, 0)[1]

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    Batch,
+    assign_offsets,
+    batches,
+    last_sequence,
+    parse_header,
+)
+from kavka.records.compression import GZIP
+from kavka.records.reader import read_records
+from kavka.records.record import Record
+from tests.unit.records.support import FORMATS, TIME, built, patched, simple
+
+
+def test_a_header_is_read_as_it_stands() -> None:
+    data = built(
+        simple(3), base_offset=42, producer_id=9, producer_epoch=2, base_sequence=7, leader_epoch=4, transactional=True
+    )
+    header = parse_header(b"??" + data, 2)
+    assert header.base_offset == 42
+    assert header.last_offset == 44
+    assert header.count == 3
+    assert header.size == len(data)
+    assert header.leader_epoch == 4
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (9, 2, 7, 9)
+    assert (header.base_timestamp, header.max_timestamp) == (TIME, TIME + 2)
+    assert header.is_transactional
+    assert not header.is_control
+
+
+@pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1])
+def test_a_header_that_is_not_there_is_corrupt(size: int) -> None:
+    with pytest.raises(KafkaError) as caught:
+        parse_header(bytes(size))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_sequences_wrap_after_the_largest_int() -> None:
+    assert last_sequence(2**31 - 1, 0) == 2**31 - 1
+    assert last_sequence(2**31 - 1, 1) == 0
+    assert last_sequence(2**31 - 2, 5) == 3
+    assert last_sequence(-1, 5) == -1
+
+
+def test_batches_of_all_formats_are_walked_over_in_one_buffer() -> None:
+    data = bytearray()
+    expected = []
+    for number, (magic, codec) in enumerate(FORMATS):
+        base = number * 100
+        part = built([Record(timestamp=TIME, value=b"v" * 50)], magic, codec, base_offset=base)
+        expected.append(
+            (len(data), len(data) + len(part), magic, codec, base, base, None if magic < 2 and codec else 1)
+        )
+        data += part
+    found = [(b.start, b.end, b.magic, b.codec, b.base_offset, b.last_offset, b.count) for b in batches(data)]
+    assert found == expected
+    assert all(batch.crc_ok() for batch in batches(data))
+    assert [batch.size for batch in batches(data)] == [end - start for start, end, *_ in expected]
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_a_batch_that_is_cut_off_anywhere_ends_the_walk_before_it(magic: int, codec: int) -> None:
+    first = built(simple(1), magic, codec)
+    second = built(simple(1), magic, codec, base_offset=1)
+    for cut in range(len(second)):
+        (batch,) = batches(first + second[:cut])
+        assert batch.end == len(first)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("length", [0, -1, 13, -(2**31)])
+def test_a_length_that_cannot_be_is_corrupt(magic: int, length: int) -> None:
+    data = built(simple(1), magic)
+    struct.pack_into(">i", data, 8, length)
+    with pytest.raises(KafkaError) as caught:
+        list(batches(data))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("magic", [3, -1, 127])
+def test_a_magic_that_does_not_exist_is_corrupt(magic: int) -> None:
+    data = patched(built(simple(1)), ">b", 16, magic)
+    with pytest.raises(KafkaError) as caught:
+        list(batches(data))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_every_flipped_bit_under_the_checksum_is_seen(magic: int, codec: int) -> None:
+    data = built(simple(2), magic, codec)
+    covered = 21 if magic == 2 else 16
+    end = next(iter(batches(data))).end
+    for position in range(covered, end):
+        if position in range(16, 17) and magic < 2:
+            continue
+        data[position] ^= 0x10
+        assert not _first(data).crc_ok()
+        data[position] ^= 0x10
+    assert _first(data).crc_ok()
+
+
+def _first(data: bytearray) -> Batch:
+    return next(iter(batches(data)))
+
+
+def test_offsets_and_epoch_are_assigned_in_place_without_touching_the_checksum() -> None:
+    data = built(simple(3), codec=GZIP)
+    before = bytes(data)
+    assign_offsets(memoryview(data), 1_000_000_007, 12)
+    (batch,) = batches(data)
+    assert batch.crc_ok()
+    assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (1_000_000_007, 1_000_000_009, 12)
+    assert data[16:] == before[16:]
+    assert len(data) == len(before)
+
+
+def test_log_append_time_changes_type_and_newest_timestamp_and_renews_the_checksum() -> None:
+    data = built(simple(3))
+    assign_offsets(memoryview(data), 5, 1, TIME + 999)
+    (batch,) = batches(data)
+    assert batch.crc_ok()
+    assert batch.timestamp_type == LOG_APPEND_TIME
+    assert batch.max_timestamp == TIME + 999
+    assert batch.base_timestamp == TIME
+    assert [record.timestamp for record in read_records(data)] == [TIME + 999] * 3
+
+
+def test_the_cleaner_s_delete_horizon_is_the_base_timestamp_of_a_marked_batch() -> None:
+    records = simple(2)
+    (batch,) = batches(built(records, delete_horizon=TIME + 5_000))
+    assert batch.delete_horizon == TIME + 5_000
+    assert [record.timestamp for record in read_records(batch.data)] == [record.timestamp for record in records]
+    (batch,) = batches(built(records))
+    assert batch.delete_horizon is None
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 3]))
+def test_any_bytes_are_walked_to_an_end_or_refused_as_corrupt(junk: bytes, magic: int) -> None:
+    data = bytearray(junk)
+    if len(data) > 16:
+        data[16] = magic
+    end = 0
+    try:
+        for batch in batches(data):
+            assert batch.start == end
+            assert batch.end > batch.start
+            end = batch.end
+            batch.crc_ok()
+    except KafkaError as error:
+        assert error.code is ErrorCode.CORRUPT_MESSAGE
