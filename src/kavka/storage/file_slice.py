@@ -1,7 +1,8 @@
 """The file of a segment's batches, and the part of it that answers a fetch without being read.
 
-A FileSlice goes into a Fetch response as its `records`: the network layer hands it to sendfile, or reads it where sendfile
-does not go (TLS). It keeps its LogFile alive, so a segment may be deleted while a slice of it is still being sent.
+A FileSlice goes into a Fetch response as its `records`: the network layer hands it to sendfile, or reads it where
+sendfile does not go (TLS). It keeps its LogFile alive, so a segment may be deleted while a slice of it is still being
+sent.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ IOV_MAX = 1024
 class LogFile:
     """A .log file: its path, its descriptor (opened when first needed), and how many of its bytes are whole batches.
 
-    The descriptor is closed with the last reference, or by `close()`; after that `fd` is an error, never the number of some
-    other file. Reading by `fd` is safe in any thread once the descriptor is open; the rest belongs to the loop thread.
+    The descriptor is closed with the last reference, or by `close()`; after that `fd` is an error, never the number
+    of some other file. Reading by `fd` is safe in any thread once the descriptor is open; the rest belongs to the
+    loop thread.
 
-    What lies after `size` in the file is never shown: nothing, or zeros of a preallocated file, or for as long as the disk
-    refuses even to cut a file short, what a failed append left. That is cut off before anything else is appended, as
-    recovery after a crash would take whole batches in it for good ones.
+    What lies after `size` in the file is never shown: nothing, or zeros of a preallocated file, or for as long as the
+    disk refuses even to cut a file short, what a failed append left. That is cut off before anything else is
+    appended, as recovery after a crash would take whole batches in it for good ones.
     """
 
     __slots__ = ("_closed", "_fd", "_torn", "path", "preallocated", "size")
@@ -64,7 +66,8 @@ class LogFile:
         self.size = position + total
 
     def _append_rest(self, buffers: Sequence[bytes | bytearray | memoryview], written: int, position: int) -> None:
-        """The kernel took less than all: too many buffers, or the disk ran full half way (then the next call says so)."""
+        """The kernel took less than all: too many buffers, or the disk ran full half way (then the next call says
+        so)."""
         rest = [memoryview(buffer) for buffer in buffers]
         position += written
         while True:
@@ -130,6 +133,12 @@ class LogFile:
         if got < size and position + got < self.size:
             raise BlockingIOError(errno.EAGAIN, "not in the page cache", self.path)
         return bytes(memoryview(buffer)[:got])
+
+    def release(self) -> None:
+        """Close the descriptor until it is needed again: nobody but the caller may hold this file."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,5 @@
-"""What the offset index and the time index share: a memory-mapped file of entries of one size, sorted, appended to at the end."""
+"""What the offset index and the time index share: a memory-mapped file of entries of one size, sorted, appended to at
+the end."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ class CorruptIndex(Exception):
 class IndexFile:
     """Entries in a file that is longer than they are while its segment is active.
 
-    A file that takes entries is as long as `segment.index.bytes` allows (a sparse file: only touched pages take room), mapped as
-    a whole; `trim` cuts it to its entries when the segment rolls or closes. So the length of a trimmed file tells the number of its
-    entries, and that of a file after a crash tells nothing: it is rebuilt, as the segment it belongs to is not flushed yet.
+    A file that takes entries is as long as `segment.index.bytes` allows (a sparse file: only touched pages take
+    room), mapped as a whole; `trim` cuts it to its entries when the segment rolls or closes. So the length of a
+    trimmed file tells the number of its entries, and that of a file after a crash tells nothing: it is rebuilt, as
+    the segment it belongs to is not flushed yet.
 
     Storing into a mapped page that the disk has no room for would kill the process, so pages are allocated before
     they are written to (`reserve`), which fails like any write.

@@ -64,7 +64,8 @@ class LeaderEpochs:
         return list(zip(self.epochs, self.starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`; True where that is news. Entries it contradicts (not before it in both columns) go."""
+        """`epoch` begins at `start_offset`; True where that is news. Entries it contradicts (not before it in both
+        columns) go."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self.starts[-1]:

@@ -1,39 +1,43 @@
-"""One partition's log."""
+"""One partition's log.
+
+A Log is made of parts, each in a file of its own: log_state.py (what it consists of), log_append.py, log_read.py,
+log_flush.py, log_deletion.py (what becomes of it), recovery.py (how it is found on disk). This file has its beginning
+and its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from kavka.common.clock import Clock
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.storage.files import fsync_dir
+from kavka.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
 from kavka.storage.log_config import LogConfig
+from kavka.storage.log_deletion import LogDeletion
+from kavka.storage.log_flush import LogFlushing
+from kavka.storage.log_read import LogReading
+from kavka.storage.partition_metadata import read_topic_id, write_topic_id
+from kavka.storage.producer_state import ProducerEntry
+from kavka.storage.recovery import load_log
 from kavka.storage.segment import LogSegment
 
+MAX_NAME = 255
+DELETE_DIR_SUFFIX = "-delete"
 
-class Log:
-    """SKELETON: signatures for those who build on it; bodies follow.
 
-    The loop thread alone calls a Log, except `open` (before anyone else has it) and `run()` of what `prepare_flush` and
-    `take_due_deletions` hand out.
+class Log(LogDeletion, LogReading, LogFlushing):
+    """The batches of one partition, in segments, in one folder.
+
+    The loop thread alone calls it, except `open` (before anyone else has it) and `run()` of what `prepare_flush` and
+    `take_due_deletions` hand out. All before `high_watermark` is replicated, all before `last_stable_offset` also
+    decided, all before `flushed_offset` on disk. `end_offset` includes what is staged and not written yet.
     """
-
-    topic_partition: TopicPartition
-    dir: Path
-    config: LogConfig
-    topic_id: UUID | None
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    flushed_offset: int
-    """All before it is on disk; the same as `recovery_point`, what goes into recovery-point-offset-checkpoint."""
-    recovery_point: int
-    last_flush_ms: int
-    on_roll: Any
-    """Callable[[Log], None] | None: called after a roll, so that the finished segment can be flushed soon (prepare_flush)."""
 
     @classmethod
     def open(
@@ -48,104 +52,114 @@ class Log:
         clean_shutdown: bool = True,
         producer_id_expiration_ms: int = 86_400_000,
         topic_id: UUID | None = None,
-        metrics: Any = None,
     ) -> Log:
-        """The folder is made if it is not there. Blocks; recovers when `clean_shutdown` is False. OSError where the disk fails,
-        KafkaError(KAFKA_STORAGE_ERROR) where the files cannot be a log."""
-        raise NotImplementedError
+        """The log in `dir`, which is made if it is not there. Blocks; recovers unless the last stop was clean.
 
-    @property
-    def segments(self) -> Sequence[LogSegment]:
-        """In order of offsets; the last one is active."""
-        raise NotImplementedError
+        OSError where the disk fails, KafkaError where the folder belongs to another topic id or its files make no
+        sense.
+        """
+        path = os.fspath(dir)
+        new = not os.path.isdir(path)
+        if new:
+            os.makedirs(path)
+            fsync_dir(os.path.dirname(path) or ".")
+        known_id = None if new else read_topic_id(path)
+        loaded = load_log(
+            path,
+            config,
+            clock.now_ms(),
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            clean_shutdown=clean_shutdown,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        log = cls(Path(dir), topic_partition, config, clock, loaded, known_id)
+        log.files_created = new or not clean_shutdown
+        if topic_id is not None:
+            log.set_topic_id(topic_id)
+        return log
+
+    def set_topic_id(self, topic_id: UUID) -> None:
+        """Write partition.metadata; INCONSISTENT_TOPIC_ID where the files are those of another topic."""
+        if self.topic_id is None:
+            write_topic_id(str(self.dir), topic_id)
+            self.topic_id = topic_id
+        elif self.topic_id != topic_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{self.dir} holds topic {self.topic_id}, not {topic_id}.",
+            )
 
     @property
     def active_segment(self) -> LogSegment:
-        raise NotImplementedError
+        return self.active
 
-    @property
-    def size(self) -> int:
-        """Bytes of all .log files."""
-        raise NotImplementedError
+    # --- producers
 
-    def set_topic_id(self, topic_id: UUID) -> None:
-        """Writes partition.metadata; KafkaError(INCONSISTENT_TOPIC_ID) where another id is there."""
-        raise NotImplementedError
+    def producers(self) -> Iterable[ProducerEntry]:
+        """All that are remembered, for DescribeProducers."""
+        return self.producer_states.entries.values()
 
-    def update_config(self, config: LogConfig) -> None:
-        raise NotImplementedError
-
-    # flush: prepare on the loop, run() in any thread, complete() on the loop
-    def prepare_flush(self, up_to: int | None = None) -> Any:
-        """A FlushJob with .offset, .run(), .complete(); None where nothing is to be flushed."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """The three steps at once. Blocks."""
-        raise NotImplementedError
-
-    @property
-    def unflushed_messages(self) -> int:
-        raise NotImplementedError
-
-    # deletion
-    def delete_old_segments(self, now_ms: int | None = None) -> int:
-        """By retention.ms, retention.bytes (both only with cleanup.policy=delete) and start offset. Returns how many segments went."""
-        raise NotImplementedError
-
-    def delete_records_before(self, offset: int) -> int:
-        """Move the start offset up (never down) to `offset`; beyond the high watermark OFFSET_OUT_OF_RANGE. Returns the start offset."""
-        raise NotImplementedError
-
-    pending_deletions: list[Any]
-    """PendingDeletion(due_ms, paths) of files renamed to .deleted."""
-
-    def take_due_deletions(self, now_ms: int) -> list[Any]:
-        """Takes those that are due out of `pending_deletions`; `.run()` each in a worker thread (unlinks, never raises for a missing file)."""
-        raise NotImplementedError
-
-    # cleaner
-    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-        """Kafka's swap: .cleaned -> .swap, old ones -> .deleted, .swap -> plain names; a crash at any point is completed on open."""
-        raise NotImplementedError
-
-    def roll(self) -> None:
-        raise NotImplementedError
-
-    def roll_if_older(self, max_age_ms: int) -> bool:
-        raise NotImplementedError
-
-    # truncation
-    def truncate_to(self, offset: int) -> bool:
-        raise NotImplementedError
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        raise NotImplementedError
-
-    # producers
-    def producers(self) -> Sequence[Any]:
-        raise NotImplementedError
+    def last_producer_entry(self, producer_id: int) -> ProducerEntry | None:
+        return self.producer_states.entries.get(producer_id)
 
     def expire_producers(self, now_ms: int) -> int:
-        raise NotImplementedError
+        """Forget those that wrote nothing for long; returns how many."""
+        return self.producer_states.expire(now_ms)
 
-    def last_producer_entry(self, producer_id: int) -> Any:
-        """The cleaner keeps the last batch of every active producer: entry with .last_offset, .epoch, .last_sequence, or None."""
-        raise NotImplementedError
+    # --- the end
 
-    # the end
     def close(self) -> None:
-        """Clean: staged data written, producer snapshot taken, indexes trimmed, everything flushed and closed."""
-        raise NotImplementedError
+        """What a clean stop leaves: a producer snapshot at the end of the log, trimmed indexes, everything on disk.
+        Blocks."""
+        if self.closed:
+            return
+        self.write_staged()
+        if self.end_offset > self.start_offset:
+            self.snapshots.write(self.end_offset, self.producer_states.entries.values(), sync=True)
+        self.epochs.save(sync=True)
+        dirty = self.segments.from_offset(self.flushed_offset) if self.written_end > self.flushed_offset else []
+        for segment in self.segments:
+            segment.become_inactive()
+        for segment in dirty:
+            segment.flush()
+        if self.files_created or dirty:
+            fsync_dir(self.dir)
+        self.flushed_offset = self.written_end
+        self._close_files()
 
     def abandon(self) -> None:
-        """Close descriptors and nothing else: for a disk that failed and for tests of a crash."""
-        raise NotImplementedError
+        """Close descriptors and nothing else: for a disk that failed, and for a folder that is about to be removed."""
+        if not self.closed:
+            self.roll_back()
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self.closed = True
+        for segment in self.segments:
+            segment.abandon()
 
     def rename_for_delete(self) -> Path:
-        """Close, rename the folder to topic-N.<uuid>-delete; removing it is the log manager's."""
-        raise NotImplementedError
+        """Close it and rename the folder to topic-N.<uuid>-delete; removing that is the log manager's work."""
+        self.abandon()
+        unique = f".{uuid.uuid4().hex}{DELETE_DIR_SUFFIX}"
+        partition = f"-{self.topic_partition.partition}"
+        topic = self.topic_partition.topic[: MAX_NAME - len(unique) - len(partition)]
+        self.dir = self.dir.rename(self.dir.with_name(topic + partition + unique))
+        return self.dir
 
     def rename_dir(self, name: str) -> Path:
         """Rename the folder of a log that goes on living (topic-N.<uuid>-future to topic-N)."""
-        raise NotImplementedError
+        self.write_staged()
+        self.dir = self.dir.rename(self.dir.with_name(name))
+        path = str(self.dir)
+        for segment in self.segments:
+            segment.move(path)
+        self.snapshots.dir = path
+        self.epochs.path = f"{path}/{EPOCHS_FILE}"
+        for deletion in self.pending_deletions:
+            deletion.paths = [f"{path}/{os.path.basename(old)}" for old in deletion.paths]
+        return self.dir
+
+    def __repr__(self) -> str:
+        return f"Log({str(self.dir)!r}, offsets {self.start_offset}..{self.end_offset})"

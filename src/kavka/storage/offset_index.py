@@ -1,8 +1,8 @@
 """The sparse index from offsets to positions in a segment's .log file.
 
-One entry is 8 bytes, big-endian: the last offset of a batch, relative to the segment's base offset (4), and the position of that
-batch (4). There is one for about every `index.interval.bytes` of log; both columns strictly grow. An offset is found
-by the greatest entry that is not after it and a short walk over the batches from there.
+One entry is 8 bytes, big-endian: the last offset of a batch, relative to the segment's base offset (4), and the
+position of that batch (4). There is one for about every `index.interval.bytes` of log; both columns strictly grow. An
+offset is found by the greatest entry that is not after it and a short walk over the batches from there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class OffsetIndex(IndexFile):
         self._last_offset = offset
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """(offset, position) of the greatest entry at or before `offset`; the start of the segment where there is none."""
+        """(offset, position) of the greatest entry at or before `offset`; the start of the segment where there is
+        none."""
         slot = self._slots_up_to(offset)
         if not slot:
             return self.base_offset, 0

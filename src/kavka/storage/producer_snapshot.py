@@ -1,9 +1,10 @@
 """Producer snapshots: `<offset>.snapshot`, the state of all producers as it was after the batch before that offset.
 
-Layout (big-endian): version 1 (2), CRC-32C of all that follows it (4), number of entries (4), then for each producer: id (8), epoch (2),
-last sequence (4), last offset (8), offset delta of its last batch (4), timestamp (8), coordinator epoch (4), first offset of its
-open transaction or -1 (8). One is taken at every roll (named as the new segment) and on a clean stop, so that after
-a crash only the batches past the last good one have to be read. A torn one fails its CRC and the one before it is used.
+Layout (big-endian): version 1 (2), CRC-32C of all that follows it (4), number of entries (4), then for each producer:
+id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last batch (4), timestamp (8), coordinator
+epoch (4), first offset of its open transaction or -1 (8). One is taken at every roll (named as the new segment) and
+on a clean stop, so that after a crash only the batches past the last good one have to be read. A torn one fails its
+CRC and the one before it is used.
 """
 
 from __future__ import annotations
@@ -121,12 +122,13 @@ class SnapshotFiles:
             remove_if_there(self.path(offset))
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
-        """Keep those in (start_offset, end_offset]: the others speak of batches that are gone."""
-        for offset in [o for o in self.offsets if not start_offset < o <= end_offset]:
+        """Keep those in [start_offset, end_offset]: the others speak of batches that are gone."""
+        for offset in [o for o in self.offsets if not start_offset <= o <= end_offset]:
             self.remove(offset)
 
     def keep_for_segments(self, base_offsets: Iterable[int]) -> None:
-        """Remove those that belong to no segment, but the last one if it is later than all segments (that of a clean stop)."""
+        """Remove those that belong to no segment, but the last one if it is later than all segments (that of a clean
+        stop)."""
         known = set(base_offsets)
         strays = [offset for offset in self.offsets if offset not in known]
         if strays and known and strays[-1] > max(known):

@@ -1,7 +1,8 @@
-"""What a log remembers of those who write to it: the last batches of every idempotent producer, and open transactions.
+"""What a log remembers of those who write to it: the last batches of every idempotent producer, and open
+transactions.
 
-It makes a retried batch a duplicate instead of a second copy, keeps a producer's batches in order, fences producers of an
-older epoch, and says up to where transactions are decided (the last stable offset).
+It makes a retried batch a duplicate instead of a second copy, keeps a producer's batches in order, fences producers
+of an older epoch, and says up to where transactions are decided (the last stable offset).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.control import EndMarker
 from kavka.storage.transaction_index import AbortedTxn
 
 BATCHES_KEPT = 5
@@ -32,7 +34,8 @@ class BatchMeta(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's state. Never changed once it is in the table: a change is a new entry, undoing it puts the old one back."""
+    """One producer's state. Never changed once it is in the table: a change is a new entry, undoing it puts the old
+    one back."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
 
@@ -76,19 +79,12 @@ class ProducerEntry:
         return f"ProducerEntry({fields})"
 
 
-class EndTxnMarker(NamedTuple):
-    """What a control batch says about its producer's transaction."""
-
-    commit: bool
-    coordinator_epoch: int
-
-
 class ProducerStates:
     """All producers of one log.
 
-    `entries` is the table by producer id. `ongoing` maps the first offset of each open transaction to its producer, in the order
-    of offsets. `unreplicated` maps the first offset of each finished one to the offset of its marker, until the high watermark
-    has passed that: to a consumer it is undecided as long as the marker could still be lost.
+    `entries` is the table by producer id. `ongoing` maps the first offset of each open transaction to its producer,
+    in the order of offsets. `unreplicated` maps the first offset of each finished one to the offset of its marker,
+    until the high watermark has passed that: to a consumer it is undecided as long as the marker could still be lost.
     """
 
     __slots__ = ("entries", "expiration_ms", "first_unstable_offset", "ongoing", "unreplicated")
@@ -105,7 +101,8 @@ class ProducerStates:
     def check_client_batch(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool
     ) -> BatchMeta | None:
-        """A producer's batch: its duplicate if it is one of the last five, None if it may be appended, else KafkaError."""
+        """A producer's batch: its duplicate if it is one of the last five, None if it may be appended, else
+        KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             return None
@@ -119,7 +116,7 @@ class ProducerStates:
                 if not ((first_sequence == 0 and last == _WRAP) or first_sequence == last + 1):
                     raise KafkaError(
                         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                        f"Producer {producer_id} (epoch {epoch}) sent sequence {first_sequence}, its last one was {last}.",
+                        f"Producer {producer_id} (epoch {epoch}) sent sequence {first_sequence} after {last}.",
                     )
         elif epoch < entry.epoch:
             raise _fenced(producer_id, epoch, entry.epoch)
@@ -141,7 +138,7 @@ class ProducerStates:
             if entry.txn_first_offset >= 0 and not transactional:
                 raise _not_transactional(producer_id)
 
-    def check_marker(self, producer_id: int, epoch: int, marker: EndTxnMarker) -> None:
+    def check_marker(self, producer_id: int, epoch: int, marker: EndMarker) -> None:
         entry = self.entries.get(producer_id)
         if entry is None:
             return
@@ -150,7 +147,7 @@ class ProducerStates:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"A marker of coordinator epoch {marker.coordinator_epoch} came after one of {entry.coordinator_epoch}.",
+                f"A marker of coordinator epoch {marker.coordinator_epoch} came after {entry.coordinator_epoch}.",
             )
 
     # --- changes
@@ -168,7 +165,8 @@ class ProducerStates:
     ) -> ProducerEntry | None:
         """Take a data batch into the table; returns the entry that was there."""
         entry = self.entries.get(producer_id)
-        meta: BatchMeta = tuple.__new__(BatchMeta, (first_sequence, last_sequence, last_offset, offset_delta, timestamp))
+        fields = (first_sequence, last_sequence, last_offset, offset_delta, timestamp)
+        meta: BatchMeta = tuple.__new__(BatchMeta, fields)
         coordinator_epoch = txn_first_offset = -1
         if entry is None:
             batches: tuple[BatchMeta, ...] = (meta,)
@@ -190,11 +188,12 @@ class ProducerStates:
         return entry
 
     def append_marker(
-        self, producer_id: int, epoch: int, marker: EndTxnMarker, offset: int, timestamp: int
+        self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int
     ) -> tuple[ProducerEntry | None, AbortedTxn | None]:
         """End the producer's transaction at the marker's `offset`.
 
-        Returns the entry that was there and, for an aborted transaction that had records, what the transaction index is to be told.
+        Returns the entry that was there and, for an aborted transaction that had records, what the transaction index
+        is to be told.
         """
         entry = self.entries.get(producer_id)
         batches: tuple[BatchMeta, ...] = ()
@@ -214,7 +213,8 @@ class ProducerStates:
         return entry, aborted
 
     def on_high_watermark(self, high_watermark: int) -> bool:
-        """Forget finished transactions whose marker is below it; True where the first unstable offset may have moved."""
+        """Forget finished transactions whose marker is below it; True where the first unstable offset may have moved.
+        """
         if not self.unreplicated:
             return False
         gone = [first for first, last in self.unreplicated.items() if last < high_watermark]

@@ -1,8 +1,9 @@
 """The sparse index from timestamps to offsets of a segment.
 
-One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). It says that no record before that offset
-has a later timestamp: (largest timestamp so far, last offset of the batch that has it). Timestamps strictly grow, offsets
-grow. The last entry, written when the segment rolls or closes, has the largest timestamp of the segment.
+One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). It says that no record before that
+offset has a later timestamp: (largest timestamp so far, last offset of the batch that has it). Timestamps strictly
+grow, offsets grow. The last entry, written when the segment rolls or closes, has the largest timestamp of the
+segment.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class TimeIndex(IndexFile):
         self._last = timestamp, offset
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """(timestamp, offset) of the greatest entry not later than `timestamp`; (-1, base offset) where there is none."""
+        """(timestamp, offset) of the greatest entry not later than `timestamp`; (-1, base offset) where there is
+        none."""
         low, high = 0, self.entries
         if not high:
             return -1, self.base_offset

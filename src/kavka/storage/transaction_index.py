@@ -1,8 +1,9 @@
-"""The list of aborted transactions whose abort marker lies in a segment: what read_committed consumers are told to skip.
+"""The list of aborted transactions whose abort marker lies in a segment: what read_committed consumers are told to
+skip.
 
 One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction (8), offset of its
-abort marker (8), last stable offset when the marker was written (8). Entries are in the order of their markers. The file is there
-only where there is an entry.
+abort marker (8), last stable offset when the marker was written (8). Entries are in the order of their markers. The
+file is there only where there is an entry.
 """
 
 from __future__ import annotations

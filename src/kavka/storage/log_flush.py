@@ -1,0 +1,109 @@
+"""Flushing: prepared on the loop, run in a worker thread, completed on the loop, while the log goes on taking
+appends.
+
+What has to be on disk before the recovery point may pass an offset: the .log files up to it, and for segments that
+are finished also their indexes and the producer snapshot that the next one begins with. The indexes of the segment
+that the recovery point lies in need not be: recovery makes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kavka.storage.file_slice import LogFile
+from kavka.storage.files import fsync_dir, sync_file
+from kavka.storage.log_state import LogState
+
+if TYPE_CHECKING:
+    from kavka.storage.log import Log
+
+
+class FlushJob:
+    """One flush. `run` may be called in any thread, once; `complete` on the loop thread after it has returned.
+
+    `offset` is what the log is flushed up to when it is done; a truncation meanwhile lowers it. Nothing is done where
+    nothing is to be flushed.
+    """
+
+    __slots__ = ("_dir", "_files", "_log", "_paths", "offset")
+
+    def __init__(self, log: Log, offset: int, files: list[LogFile], paths: list[str], dir: str | None) -> None:
+        self._log = log
+        self._files = files
+        self._paths = paths
+        self._dir = dir
+        self.offset = offset
+
+    def run(self) -> None:
+        """OSError where the disk fails: then what was written may be lost, and the log must not be used further."""
+        for file in self._files:
+            os.fdatasync(file.fd)
+        for path in self._paths:
+            sync_file(path)
+        if self._dir is not None:
+            fsync_dir(self._dir)
+
+    def complete(self) -> None:
+        log = self._log
+        if self in log.flush_jobs:
+            log.flush_jobs.remove(self)
+        log.last_flush_ms = log.clock.now_ms()
+        if self.offset > log.flushed_offset:
+            log.flushed_offset = self.offset
+
+    def cancel(self) -> None:
+        """It failed, or will not be run."""
+        log = self._log
+        if self in log.flush_jobs:
+            log.flush_jobs.remove(self)
+        if self._dir is not None:
+            log.files_created = True
+
+
+class LogFlushing(LogState):
+    @property
+    def recovery_point(self) -> int:
+        """All before it is on disk: what recovery-point-offset-checkpoint is to hold."""
+        return self.flushed_offset
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.written_end - self.flushed_offset
+
+    def prepare_flush(self, up_to: int | None = None) -> FlushJob:
+        """On the loop thread: take hold of the files that have to be flushed for `up_to` (the end of the log if not
+        given)."""
+        offset = self.written_end if up_to is None else min(up_to, self.written_end)
+        files: list[LogFile] = []
+        paths: list[str] = []
+        if offset > self.flushed_offset:
+            number = max(0, self.segments.floor_index(self.flushed_offset))
+            for n in range(number, len(self.segments)):
+                segment = self.segments[n]
+                if segment.base_offset >= offset:
+                    break
+                segment.file.fd  # noqa: B018  opened here, as opening is not for the worker
+                files.append(segment.file)
+                if segment is not self.active:
+                    paths += segment.paths[1:]
+                    paths.append(self.snapshots.path(self.segments[n + 1].base_offset))
+            if self.epochs.dirty:
+                self.epochs.save()
+            paths.append(self.epochs.path)
+        directory = str(self.dir) if self.files_created and files else None
+        if directory is not None:
+            self.files_created = False
+        job = FlushJob(self, offset, files, paths, directory)  # type: ignore[arg-type]
+        self.flush_jobs.append(job)
+        return job
+
+    def flush(self, up_to: int | None = None) -> None:
+        """All three steps at once. Blocks."""
+        job = self.prepare_flush(up_to)
+        try:
+            job.run()
+        except OSError:
+            job.cancel()
+            raise
+        job.complete()

@@ -1,0 +1,240 @@
+"""Reading: which bytes of which file answer a fetch, and which offset answers a question about time or epochs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import LOG_OVERHEAD, batch_at
+from kavka.records.reader import batch_records
+from kavka.records.record import Record
+from kavka.storage.file_slice import FileSlice
+from kavka.storage.log_state import LogState
+from kavka.storage.segment import LogSegment
+from kavka.storage.transaction_index import AbortedTxn
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class ColdRead(Exception):
+    """The headers that lead to an offset are not in the page cache: warm `slice` in a worker thread and read again."""
+
+    def __init__(self, slice: FileSlice) -> None:
+        super().__init__("not in the page cache")
+        self.slice = slice
+
+
+class LogRead:
+    """The bytes that answer a fetch: whole batches, but the last one may be cut off.
+
+    `first_batch_size` is that of the first batch, whether the slice has all of it or not. `recent`: found from
+    memory, so written lately and almost surely still in the page cache.
+    """
+
+    __slots__ = ("_limit", "_segment", "first_batch_size", "recent", "slice")
+
+    def __init__(self, slice: FileSlice, first_batch_size: int, recent: bool, segment: LogSegment, limit: int) -> None:
+        self.slice = slice
+        self.first_batch_size = first_batch_size
+        self.recent = recent
+        self._segment = segment
+        self._limit = limit
+
+    @property
+    def position(self) -> int:
+        return self.slice.position
+
+    @property
+    def first_batch_complete(self) -> bool:
+        return self.slice.size >= self.first_batch_size
+
+    def upper_bound(self) -> int:
+        """An offset that no record of the slice reaches, near its end: what aborted transactions are asked for with."""
+        upper = self._segment.upper_offset(self.slice.position + self.slice.size)
+        return self._limit if upper is None or upper > self._limit else upper
+
+    def __repr__(self) -> str:
+        return f"LogRead({self.slice!r})"
+
+
+class LogReading(LogState):
+    """Nothing here changes the log. A read sees what was written up to the last `write_staged`, never a turn half
+    done."""
+
+    def read(
+        self, offset: int, max_bytes: int, *, limit: int, min_one_batch: bool, nowait: bool = False
+    ) -> LogRead | None:
+        """The batches from the one that holds `offset` (or the next one, where compaction left a gap) up to
+        `max_bytes`.
+
+        `limit` is the offset to stop before: the high watermark, the last stable offset or the end. None where there
+        is nothing to read yet. OFFSET_OUT_OF_RANGE outside of [start_offset, end_offset]. With `min_one_batch` the
+        first batch comes whole whatever its size. With `nowait`, ColdRead instead of waiting for the disk. Reads
+        headers only, and those only far from the end of the log.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} has offsets from {self.start_offset} to {self.end_offset}, not {offset}.",
+            )
+        written = self.written_end
+        if limit > written:
+            limit = written
+        if offset >= limit:
+            return None
+        segment = self.active
+        number = -1
+        if offset < segment.base_offset:
+            number = self.segments.floor_index(offset) - len(self.segments)
+            segment = self.segments[number]
+        try:
+            while (found := segment.find(offset, nowait)) is None:
+                number += 1
+                if not number:
+                    return None
+                segment = self.segments[number]
+                if segment.base_offset >= limit:
+                    return None
+            end = self._end_position(segment, number, limit, nowait)
+        except BlockingIOError:
+            position = segment.nearest_position(offset)
+            raise ColdRead(FileSlice(segment.file, position, min(1 << 16, segment.size - position))) from None
+        position, first_size = found
+        if min_one_batch and max_bytes < first_size:
+            max_bytes = first_size
+        size = end - position
+        if size > max_bytes:
+            size = max_bytes
+        if size <= 0:
+            return None
+        recent = segment.recent_positions
+        return LogRead(
+            FileSlice(segment.file, position, size),
+            first_size,
+            bool(recent) and position >= recent[0],
+            segment,
+            limit if number == -1 else min(limit, self.segments[number + 1].base_offset),
+        )
+
+    def _end_position(self, segment: LogSegment, number: int, limit: int, nowait: bool) -> int:
+        """Where the bytes before `limit` end in the segment (`number` counts from the end: -1 is the active one)."""
+        if limit >= (self.written_end if number == -1 else self.segments[number + 1].base_offset):
+            return segment.file.size
+        known = self.limit_found
+        if known is not None and known[0] is segment and known[1] == limit:
+            return known[2]
+        found = segment.find(limit, nowait)
+        end = segment.file.size if found is None else found[0]
+        self.limit_found = (segment, limit, end)
+        return end
+
+    def bytes_between(self, from_offset: int, to_offset: int) -> int:
+        """About how many bytes lie between two offsets, without any look at the .log files."""
+        to_offset = min(to_offset, self.written_end)
+        if from_offset >= to_offset:
+            return 0
+        active = self.active
+        if from_offset >= active.base_offset:
+            end = active.file.size if to_offset >= self.written_end else active.nearest_position(to_offset)
+            return max(0, end - active.nearest_position(from_offset))
+        total = 0
+        for segment in self.segments.from_offset(from_offset):
+            if segment.base_offset >= to_offset:
+                break
+            begin = segment.nearest_position(from_offset) if segment.base_offset < from_offset else 0
+            total += segment.file.size - begin
+            last = segment
+        if to_offset < self.written_end:
+            total -= last.file.size - last.nearest_position(to_offset)
+        return max(0, total)
+
+    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that overlap [from_offset, to_offset)."""
+        found: list[AbortedTxn] = []
+        for segment in self.segments.from_offset(from_offset):
+            here, complete = segment.aborted_transactions(from_offset, to_offset)
+            found += here
+            if complete:
+                break
+        return found
+
+    # --- by time
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is `timestamp` or later. Opens batches: the one that has it, rarely more."""
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp:
+                found = self._first_record_at(segment, timestamp)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_record_at(self, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
+        start = self.start_offset
+        _, indexed = segment.time_index.lookup(timestamp)
+        _, position = segment.offset_index.lookup(max(indexed, start))
+        for at, header in segment.batches(position):
+            if header.max_timestamp < timestamp or header.last_offset < start:
+                continue
+            for record in self._records_at(segment, at, header.size):
+                if record.timestamp >= timestamp and record.offset >= start:
+                    return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of the log; None where no record has a timestamp."""
+        best: LogSegment | None = None
+        for segment in self.segments:
+            if segment.max_timestamp >= 0 and (best is None or segment.max_timestamp > best.max_timestamp):
+                best = segment
+        if best is None:
+            return None
+        largest = best.max_timestamp
+        _, position = best.offset_index.lookup(best.offset_of_max_timestamp)
+        for at, header in best.batches(position):
+            if header.max_timestamp == largest:
+                for record in self._records_at(best, at, header.size):
+                    if record.timestamp == largest:
+                        return TimestampOffset(largest, record.offset, header.leader_epoch)
+        return None
+
+    def _records_at(self, segment: LogSegment, position: int, size: int) -> list[Record]:
+        data = segment.file.read(position, size)
+        batch = batch_at(data, 0, len(data))
+        if batch is None:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.file.path} has no whole batch at {position}.")
+        return list(batch_records(batch))
+
+    # --- by epoch
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last leader epoch that something is known of; -1 where there is none."""
+        return self.epochs.latest
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest known epoch up to `epoch`, where it ends); (-1, -1) where that cannot be said."""
+        return self.epochs.end_offset_for(epoch, self.written_end)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that the record at `offset` was written in; -1 where that is not known."""
+        return self.epochs.epoch_for(offset)
+
+    def read_batches(self, offset: int, max_bytes: int, *, limit: int | None = None) -> bytes:
+        """The bytes of whole batches from `offset` on, at least one if there is one: for the broker's own topics.
+        Blocks on the disk."""
+        found = self.read(offset, max_bytes, limit=self.written_end if limit is None else limit, min_one_batch=True)
+        if found is None:
+            return b""
+        data = found.slice.read()
+        end = 0
+        while len(data) - end >= LOG_OVERHEAD:
+            after = end + LOG_OVERHEAD + int.from_bytes(data[end + 8 : end + 12])
+            if after > len(data):
+                break
+            end = after
+        return data[:end]

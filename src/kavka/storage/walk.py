@@ -1,0 +1,85 @@
+"""Walking over the batches of a .log file by their headers, in small reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+from kavka.records.batch import (
+    HEADER,
+    HEADER_SIZE,
+    LEGACY_SIZE_V0,
+    LEGACY_SIZE_V1,
+    LENGTH_AND_MAGIC,
+    LOG_OVERHEAD,
+    MIN_HEADER_TO_MAGIC,
+    BatchHeader,
+    Buffer,
+    corrupt,
+)
+from kavka.storage.file_slice import LogFile
+
+NEAR = 4096
+"""One read for a walk that is expected to end within an index interval."""
+FAR = 64 * 1024
+
+_LEGACY_V0 = Struct(">qiIbb")
+_LEGACY_V1 = Struct(">qiIbbq")
+_MIN_SIZE = {0: LEGACY_SIZE_V0, 1: LEGACY_SIZE_V1, 2: HEADER_SIZE}
+
+
+def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
+    """The header at `pos`, of any magic, as one of magic 2; None where `buf` ends before it does.
+
+    A message of magic 0 or 1 is a batch of one offset, its own. CORRUPT_MESSAGE where a length or magic cannot be.
+    """
+    left = len(buf) - pos
+    if left >= HEADER_SIZE:
+        header: BatchHeader = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
+        if header[3] == 2 and header[1] >= HEADER_SIZE - LOG_OVERHEAD and header[6] >= 0:
+            return header
+    elif left < MIN_HEADER_TO_MAGIC:
+        return None
+    offset, length, crc, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
+    minimum = _MIN_SIZE.get(magic)
+    if minimum is None:
+        raise corrupt(f"there is no record format of magic {magic}")
+    if length < minimum - LOG_OVERHEAD:
+        raise corrupt(f"a batch of magic {magic} cannot have length {length}")
+    if magic == 2:
+        if left >= HEADER_SIZE:
+            raise corrupt(f"the batch at offset {offset} has a negative last offset delta")
+        return None
+    if left < minimum:
+        return None
+    timestamp = -1
+    if magic == 1:
+        *_, attributes, timestamp = _LEGACY_V1.unpack_from(buf, pos)
+    else:
+        *_, attributes = _LEGACY_V0.unpack_from(buf, pos)
+    return BatchHeader(offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, 1)
+
+
+def walk(
+    file: LogFile, position: int, end: int, *, chunk: int = NEAR, nowait: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch in [position, end) of the file; ends quietly at one that is not whole.
+
+    With `nowait`, BlockingIOError where the disk would have to be waited for.
+    """
+    read = file.read_nowait if nowait else file.read
+    buf = b""
+    start = position
+    while end - position >= MIN_HEADER_TO_MAGIC:
+        pos = position - start
+        header = header_at(buf, pos) if 0 <= pos < len(buf) else None
+        if header is None:
+            buf, start = read(position, min(chunk, end - position)), position
+            header = header_at(buf, 0)
+            if header is None:
+                return
+        after = position + header[1] + LOG_OVERHEAD
+        if after > end:
+            return
+        yield position, header
+        position = after
