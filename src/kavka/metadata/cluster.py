@@ -1,0 +1,83 @@
+"""What every broker does with the tree before anything else: lay it out, agree on the cluster's id, sign in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from kavka.metadata import paths
+from kavka.metadata.paths import BrokerRegistration, ProducerIdBlock
+from kavka.metadata.store import BadVersion, Create, MetadataStore, NodeExists, SetData
+
+PRODUCER_IDS_PER_BLOCK = 1000
+MAX_PRODUCER_ID = 2**63 - 1
+
+
+async def lay_out(store: MetadataStore) -> None:
+    """Make the nodes that are always there."""
+    for path in paths.ALWAYS_THERE:
+        await store.ensure(path)
+
+
+async def agree_on_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:
+    """The id in the tree; in a new tree, `proposed` (what the log directories say) or a random one is put there."""
+    await store.ensure(paths.CLUSTER_ID.rpartition("/")[0])
+    with contextlib.suppress(NodeExists):
+        await store.create(paths.CLUSTER_ID, paths.encode_cluster_id(proposed or paths.random_cluster_id()))
+    return paths.decode_cluster_id((await store.get(paths.CLUSTER_ID))[0])
+
+
+async def register_broker(store: MetadataStore, registration: BrokerRegistration) -> int:
+    """Sign in; returns the broker's epoch. `NodeExists` when a broker with this id is signed in already.
+
+    The node is made and filled by two operations, as Kafka does, which is why its version is 1.
+    """
+    path = paths.broker(registration.id)
+    await store.multi([Create(path, None, ephemeral=True), SetData(path, registration.encode())])
+    stat = await store.exists(path)
+    assert stat is not None
+    return stat.czxid
+
+
+async def update_broker(store: MetadataStore, registration: BrokerRegistration) -> None:
+    """Its listeners changed (a free port was asked for, and is known now)."""
+    await store.set(paths.broker(registration.id), registration.encode())
+
+
+class ProducerIds:
+    """Gives out producer ids, each once in the life of the cluster.
+
+    A block of a thousand is taken from the tree at a time; what is left of it when the broker stops is lost.
+    """
+
+    def __init__(self, store: MetadataStore, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._next = 0
+        self._last = -1
+        self._taking = asyncio.Lock()
+
+    async def next(self) -> int:
+        while True:
+            if self._next <= self._last:
+                given = self._next
+                self._next += 1
+                return given
+            async with self._taking:
+                if self._next > self._last:
+                    await self._take_block()
+
+    async def _take_block(self) -> None:
+        while True:
+            data, stat = await self._store.get(paths.PRODUCER_ID_BLOCK)
+            latest = ProducerIdBlock.decode(data)
+            first = latest.last + 1 if latest is not None else 0
+            if first > MAX_PRODUCER_ID - PRODUCER_IDS_PER_BLOCK:
+                raise OverflowError("all producer ids of this cluster are used up")
+            block = ProducerIdBlock(self._broker_id, first, first + PRODUCER_IDS_PER_BLOCK - 1)
+            try:
+                await self._store.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
+            except BadVersion:
+                continue
+            self._next, self._last = block.first, block.last
+            return

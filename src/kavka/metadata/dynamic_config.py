@@ -1,0 +1,248 @@
+"""Settings that change while brokers run: what is under /config, kept in memory and kept up to date.
+
+A change is written to the node of the topic or broker, then announced by a node under /config/changes, which every
+broker watches; each reads the announced node anew and takes it over. The broker that made the change takes it over
+before it answers. Announcements are removed when they are older than a quarter of an hour.
+
+What a topic sets itself is here; how it falls back to the broker's settings is `common.config_view`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from kavka.common.broker_config import BROKER_CONFIGS
+from kavka.common.clock import Clock, SystemClock
+from kavka.common.config import ConfigError
+from kavka.common.config_view import BrokerConfigs
+from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.metadata import paths
+from kavka.metadata.store import Create, MetadataStore, NoNode, Op, SetData, WatchEvent
+from kavka.storage.log_config import LogConfig
+
+log = logging.getLogger(__name__)
+
+ANNOUNCEMENT_LIFE_MS = 15 * 60 * 1000
+
+
+class LiveSettings(Protocol):
+    """The broker's settings (`broker.settings.Settings`)."""
+
+    @property
+    def configs(self) -> BrokerConfigs: ...
+
+    def set_dynamic(
+        self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
+    ) -> frozenset[str]: ...
+
+
+class DynamicConfig:
+    """Only the loop touches it.
+
+    `on_topic` is called with the name of every topic whose log configuration may have changed, `on_broker` with the
+    names of the broker settings that have.
+    """
+
+    def __init__(
+        self, store: MetadataStore, broker_id: int, settings: LiveSettings, clock: Clock | None = None
+    ) -> None:
+        self.on_topic: list[Callable[[str], Any]] = []
+        self.on_broker: list[Callable[[frozenset[str]], Any]] = []
+        self._store = store
+        self._broker_id = broker_id
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._topics: dict[str, dict[str, str]] = {}
+        self._log_configs: dict[str, LogConfig] = {}
+        self._default_log_config: LogConfig | None = None
+        self._announced = -1
+        self._catching_up: asyncio.Task[None] | None = None
+        self._again = False
+
+    async def start(self) -> None:
+        """Read everything, then follow the changes."""
+        self._announced = max(map(_number, await self._store.children(paths.CONFIG_CHANGES, self._changed)), default=-1)
+        await self._read_broker(None)
+        await self._read_broker(self._broker_id)
+        await self.load_topics(await self._store.children(f"{paths.CONFIG}/{paths.TOPIC_CONFIGS}"))
+
+    async def stop(self) -> None:
+        if self._catching_up is not None:
+            await asyncio.gather(self._catching_up, return_exceptions=True)
+
+    # ---- what is set
+
+    @property
+    def broker(self) -> BrokerConfigs:
+        return self._settings.configs
+
+    def topic_overrides(self, topic: str) -> dict[str, str]:
+        """What the topic sets itself, by name."""
+        return dict(self._topics.get(topic, {}))
+
+    def log_config(self, topic: str) -> LogConfig:
+        config = self._log_configs.get(topic)
+        if config is None:
+            overrides = self._topics.get(topic)
+            if overrides:
+                config = LogConfig.from_values(self.broker.topic_values(_without_wrong(overrides)))
+            else:
+                if self._default_log_config is None:
+                    self._default_log_config = LogConfig.from_values(self.broker.topic_values({}))
+                config = self._default_log_config
+            self._log_configs[topic] = config
+        return config
+
+    async def load_topics(self, topics: Iterable[str]) -> None:
+        """Make sure that the settings of these topics are known; to be called before their logs are made."""
+        for topic in topics:
+            if topic not in self._topics:
+                self._topics[topic] = await self._read(paths.topic_config(topic))
+                self._log_configs.pop(topic, None)
+
+    def forget_topic(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+        self._log_configs.pop(topic, None)
+
+    # ---- changes
+
+    async def set_topic(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Replace what a topic sets itself. The caller has checked the values (`BrokerConfigs.check_topic`)."""
+        await self._write(paths.topic_config(topic), f"{paths.TOPIC_CONFIGS}/{topic}", overrides)
+        self._take_topic(topic, dict(overrides))
+
+    async def set_broker(self, broker_id: int | None, values: Mapping[str, str]) -> None:
+        """Replace what is set for one broker, or with None for all. Checked by the caller (`check_dynamic`)."""
+        name = paths.DEFAULT_ENTITY if broker_id is None else str(broker_id)
+        await self._write(paths.broker_config(broker_id), f"{paths.BROKER_CONFIGS}/{name}", values)
+        if broker_id in (None, self._broker_id):
+            self._take_broker(broker_id, dict(values))
+
+    async def _write(self, path: str, entity: str, values: Mapping[str, str]) -> None:
+        announcement = Create(
+            f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}", paths.encode_config_change(entity), sequential=True
+        )
+        data = paths.encode_config(values)
+        there = await self._store.exists(path) is not None
+        change: Op = SetData(path, data) if there else Create(path, data)
+        await self._store.multi([change, announcement])
+
+    # ---- following
+
+    def _changed(self, event: WatchEvent) -> None:
+        if self._catching_up is not None and not self._catching_up.done():
+            self._again = True
+        else:
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        while True:
+            self._again = False
+            names = await self._store.children(paths.CONFIG_CHANGES, self._changed)
+            for name in sorted(names, key=_number):
+                if _number(name) > self._announced:
+                    self._announced = _number(name)
+                    await self._take_announced(f"{paths.CONFIG_CHANGES}/{name}")
+            await self._purge(names)
+            if not self._again:
+                return
+
+    async def _take_announced(self, path: str) -> None:
+        try:
+            kind, _, name = paths.decode_config_change((await self._store.get(path))[0]).partition("/")
+            if kind == paths.TOPIC_CONFIGS:
+                self._take_topic(name, await self._read(paths.topic_config(name)))
+            elif kind == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
+                await self._read_broker(None if name == paths.DEFAULT_ENTITY else self._broker_id)
+        except (NoNode, paths.MalformedNode) as error:
+            log.warning("A change of configuration is ignored: %s", error)
+
+    async def _purge(self, names: Iterable[str]) -> None:
+        for name in names:
+            path = f"{paths.CONFIG_CHANGES}/{name}"
+            stat = await self._store.exists(path)
+            if stat is not None and self._clock.now_ms() - stat.ctime > ANNOUNCEMENT_LIFE_MS:
+                with contextlib.suppress(NoNode):
+                    await self._store.delete(path)
+
+    async def _read_broker(self, broker_id: int | None) -> None:
+        self._take_broker(broker_id, await self._read(paths.broker_config(broker_id)))
+
+    async def _read(self, path: str) -> dict[str, str]:
+        try:
+            return paths.decode_config((await self._store.get(path))[0])
+        except NoNode:
+            return {}
+        except paths.MalformedNode as error:
+            log.error("What %s says is ignored: %s", path, error)
+            return {}
+
+    def _take_topic(self, topic: str, overrides: dict[str, str]) -> None:
+        if self._topics.get(topic) == overrides:
+            return
+        self._topics[topic] = overrides
+        self._log_configs.pop(topic, None)
+        self._tell(self.on_topic, topic)
+
+    def _take_broker(self, broker_id: int | None, values: dict[str, str]) -> None:
+        current = self.broker.dynamic_default if broker_id is None else self.broker.dynamic_broker
+        if current == values:
+            return
+        values = _without_wrong_broker(values)
+        try:
+            if broker_id is None:
+                changed = self._settings.set_dynamic(default=values)
+            else:
+                changed = self._settings.set_dynamic(broker=values)
+        except ConfigError as error:
+            log.error("Settings that do not fit together are ignored: %s", error)
+            return
+        if not changed:
+            return
+        if changed & _BEHIND_TOPICS:
+            self._default_log_config = None
+            topics = list(self._log_configs)
+            self._log_configs.clear()
+            for topic in topics:
+                self._tell(self.on_topic, topic)
+        self._tell(self.on_broker, changed)
+
+    @staticmethod
+    def _tell(listeners: list[Callable[[Any], Any]], what: Any) -> None:
+        for listener in listeners:
+            try:
+                listener(what)
+            except Exception:
+                log.exception("A change of configuration was not taken over")
+
+
+# The broker settings that topics fall back to.
+_BEHIND_TOPICS = frozenset(synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms)
+
+
+def _number(announcement: str) -> int:
+    digits = announcement.removeprefix(paths.CONFIG_CHANGE_PREFIX)
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _without_wrong(overrides: Mapping[str, str]) -> dict[str, str]:
+    """What can be parsed: a value that another release wrote must not keep a partition from being served."""
+    return {name: text for name, text in overrides.items() if not _is_wrong(TOPIC_CONFIGS.get(name), text)}
+
+
+def _without_wrong_broker(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in values.items() if not _is_wrong(BROKER_CONFIGS.get(name), text)}
+
+
+def _is_wrong(key: Any, text: str) -> bool:
+    try:
+        if key is not None:
+            key.parse(text)
+    except ConfigError as error:
+        log.error("A value under /config is ignored: %s", error)
+        return True
+    return False

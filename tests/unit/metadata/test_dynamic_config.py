@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from kavka.common.config_view import BrokerConfigs
+from kavka.metadata import paths
+from kavka.metadata.dynamic_config import ANNOUNCEMENT_LIFE_MS, DynamicConfig
+from kavka.metadata.embedded import EmbeddedStore
+from tests.unit.metadata.support import with_laid_out_store
+
+
+class Settings:
+    def __init__(self, static: Mapping[str, str] | None = None) -> None:
+        self.configs = BrokerConfigs(static or {})
+
+    def set_dynamic(
+        self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        before = self.configs.values
+        self.configs = self.configs.with_dynamic(default=default, broker=broker)
+        return frozenset(name for name, value in self.configs.values.items() if before.get(name) != value)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+def test_a_topics_settings_lie_over_the_brokers_and_survive_a_restart(tmp_path: Path) -> None:
+    async def first(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings({"log.retention.ms": "5000"}))
+        await configs.start()
+        assert configs.log_config("t").retention_ms == 5000
+        changed: list[str] = []
+        configs.on_topic.append(changed.append)
+        await configs.set_topic("t", {"retention.ms": "77"})
+        assert changed == ["t"]
+        assert configs.log_config("t").retention_ms == 77
+        assert configs.log_config("other").retention_ms == 5000
+        assert (await store.get("/config/topics/t"))[0] == b'{"version":1,"config":{"retention.ms":"77"}}'
+        assert (await store.get("/config/changes/config_change_0000000000"))[0] == (
+            b'{"version":2,"entity_path":"topics/t"}'
+        )
+        await configs.stop()
+
+    async def second(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        assert configs.topic_overrides("t") == {"retention.ms": "77"}
+        assert configs.log_config("t").retention_ms == 77
+
+    with_laid_out_store(tmp_path, first)
+    with_laid_out_store(tmp_path, second)
+
+
+def test_a_brokers_settings_cover_those_of_all_brokers_and_reach_the_logs(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        settings = Settings()
+        configs = DynamicConfig(store, 0, settings)
+        await configs.start()
+        configs.log_config("t")
+        topics: list[str] = []
+        names: list[frozenset[str]] = []
+        configs.on_topic.append(topics.append)
+        configs.on_broker.append(names.append)
+        await configs.set_broker(None, {"log.retention.ms": "1000"})
+        assert configs.log_config("t").retention_ms == 1000
+        await configs.set_broker(0, {"log.retention.ms": "2000"})
+        assert configs.log_config("t").retention_ms == 2000
+        await configs.set_broker(0, {})
+        assert configs.log_config("t").retention_ms == 1000
+        assert topics == ["t", "t", "t"]
+        assert all("log.retention.ms" in changed for changed in names) and len(names) == 3
+        await configs.set_broker(None, {"log.retention.ms": "1000", "background.threads": "3"})
+        assert topics == ["t", "t", "t"]
+        assert await store.children("/config/brokers") == ["0", "<default>"]
+        await configs.stop()
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_a_change_made_by_another_broker_is_taken_over(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        mine = DynamicConfig(store, 0, Settings())
+        others = DynamicConfig(store, 1, Settings())
+        await mine.start()
+        await others.start()
+        arrived = asyncio.Event()
+        mine.on_topic.append(lambda topic: arrived.set())
+        await others.set_topic("t", {"retention.ms": "5"})
+        await asyncio.wait_for(arrived.wait(), 5)
+        assert mine.log_config("t").retention_ms == 5
+        arrived.clear()
+        mine.on_broker.append(lambda names: arrived.set())
+        await others.set_broker(None, {"log.retention.ms": "9"})
+        await asyncio.wait_for(arrived.wait(), 5)
+        assert mine.broker.values["log.retention.ms"] == 9
+        await mine.stop()
+        await others.stop()
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_old_announcements_are_removed(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def run() -> list[str]:
+        store = EmbeddedStore.open(tmp_path / "metadata.db", clock)
+        await store.ensure("/config/changes")
+        await store.ensure("/config/topics")
+        configs = DynamicConfig(store, 0, Settings(), clock)
+        await configs.start()
+        await configs.set_topic("a", {})
+        await configs.stop()
+        clock.ms += ANNOUNCEMENT_LIFE_MS + 1
+        await configs.set_topic("b", {"retention.ms": "1"})
+        await configs.stop()
+        names = await store.children(paths.CONFIG_CHANGES)
+        await store.close()
+        return names
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == ["config_change_0000000001"]
+
+
+def test_a_value_that_cannot_be_used_is_ignored_and_the_rest_is_not(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        await store.create("/config/topics/t", paths.encode_config({"retention.ms": "soon", "segment.bytes": "2000"}))
+        await store.create("/config/topics/junk", b"not json")
+        await store.create(
+            "/config/brokers/0", paths.encode_config({"log.retention.ms": "x", "background.threads": "4"})
+        )
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        assert configs.log_config("t").segment_bytes == 2000
+        assert configs.log_config("t").retention_ms == 604800000
+        assert configs.topic_overrides("junk") == {}
+        assert configs.broker.values["background.threads"] == 4
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_a_topic_that_is_made_again_does_not_inherit_from_the_old_one(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        await configs.set_topic("t", {"retention.ms": "1"})
+        await store.delete("/config/topics/t")
+        configs.forget_topic("t")
+        await configs.load_topics(["t"])
+        assert configs.topic_overrides("t") == {}
+        await configs.stop()
+
+    with_laid_out_store(tmp_path, body)
