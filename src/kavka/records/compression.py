@@ -164,17 +164,14 @@ def _decompress_raw_snappy(block: memoryview, room: int, max_size: int) -> bytes
 
 
 def _compress_lz4(data: Buffer, level: int | None, broken: bool) -> bytes:
+    # As in Kafka, the default level stands for the fast compressor and any other for the thorough one.
+    if level is not None and level != DEFAULT_LEVELS[LZ4]:
+        return _compress_lz4_thoroughly(data, level, broken)
     pieces = [_LZ4_FRAME_HEADERS[broken]]
     view = memoryview(data)
     for start in range(0, len(view), _LZ4_BLOCK):
         source = view[start : start + _LZ4_BLOCK]
-        # As in Kafka, the default level is the fast compressor and any other the thorough one.
-        if level is None or level == DEFAULT_LEVELS[LZ4]:
-            block = bytes(cramjam.lz4.compress_block(source, store_size=False))
-        else:
-            block = bytes(
-                cramjam.lz4.compress_block(source, mode="high_compression", compression=level, store_size=False)
-            )
+        block = bytes(cramjam.lz4.compress_block(source, store_size=False))
         if len(block) < len(source):
             pieces.append(len(block).to_bytes(4, "little"))
             pieces.append(block)
@@ -183,6 +180,15 @@ def _compress_lz4(data: Buffer, level: int | None, broken: bool) -> bytes:
             pieces.append(bytes(source))
     pieces.append(b"\x00\x00\x00\x00")
     return b"".join(pieces)
+
+
+def _compress_lz4_thoroughly(data: Buffer, level: int, broken: bool) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))
+    frame = bytearray(compressor.finish())
+    if broken:
+        frame[6] = _header_checksum(bytes(frame[:6]))
+    return bytes(frame)
 
 
 def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
@@ -317,41 +323,20 @@ def _decompress_into(
 
 
 def _header_checksum(descriptor: bytes) -> int:
-    return _xxh32(descriptor) >> 8 & 0xFF
-
-
-def _xxh32(data: bytes) -> int:
-    """XXH32 with seed 0; only ever used on the few bytes of a frame's header."""
+    """The second byte of XXH32 with seed 0, for the less than 16 bytes of a frame's header."""
     mask = 0xFFFFFFFF
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
-    pos = 0
-    size = len(data)
-    if size >= 16:
-        lanes = [(p1 + p2) & mask, p2, 0, -p1 & mask]
-        while size - pos >= 16:
-            for i in range(4):
-                lane = (lanes[i] + int.from_bytes(data[pos : pos + 4], "little") * p2) & mask
-                lanes[i] = ((lane << 13 | lane >> 19) & mask) * p1 & mask
-                pos += 4
-        value = (
-            sum((lane << shift | lane >> 32 - shift) & mask for lane, shift in zip(lanes, (1, 7, 12, 18), strict=True))
-            & mask
-        )
-    else:
-        value = p5
-    value = (value + size) & mask
-    while size - pos >= 4:
-        value = (value + int.from_bytes(data[pos : pos + 4], "little") * p3) & mask
-        value = (value << 17 | value >> 15) & mask
-        value = value * p4 & mask
-        pos += 4
-    for byte in data[pos:]:
+    value = p5 + len(descriptor)
+    whole = len(descriptor) & ~3
+    for pos in range(0, whole, 4):
+        value = (value + int.from_bytes(descriptor[pos : pos + 4], "little") * p3) & mask
+        value = ((value << 17 | value >> 15) & mask) * p4 & mask
+    for byte in descriptor[whole:]:
         value = (value + byte * p5) & mask
-        value = (value << 11 | value >> 21) & mask
-        value = value * p1 & mask
+        value = ((value << 11 | value >> 21) & mask) * p1 & mask
     value = (value ^ value >> 15) * p2 & mask
     value = (value ^ value >> 13) * p3 & mask
-    return value ^ value >> 16
+    return (value ^ value >> 16) >> 8 & 0xFF
 
 
 _LZ4_FRAME_HEADERS = (

@@ -185,7 +185,8 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int) -> Iterator
     """The messages inside a compressed one.
 
     In magic 0 the inner messages carry their own offsets. In magic 1 theirs are relative: the last one has the
-    wrapper's offset. A wrapper of LogAppendTime gives all of them its own timestamp.
+    wrapper's offset (unless that is 0, as some producers leave it). A wrapper of LogAppendTime gives all of them its
+    own timestamp.
     """
     if wrapper.codec >= ZSTD:
         raise KafkaError(
@@ -207,7 +208,7 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int) -> Iterator
         raise corrupt("a compressed message holds no messages")
     if end != len(data):
         raise corrupt("the last message inside a compressed one is cut off")
-    shift = wrapper.last_offset - last if wrapper.magic == 1 else 0
+    shift = wrapper.last_offset - last if wrapper.magic == 1 and wrapper.last_offset else 0
     append_time = wrapper.max_timestamp if wrapper.magic == 1 and wrapper.timestamp_type == LOG_APPEND_TIME else None
     for message in batches(data):
         if verify_crc:
