@@ -1,4 +1,4 @@
-"""What the tests of the protocol share: all messages with their schemas, golden frames, objects from Kafka's JSON form."""
+"""What the tests of the protocol share: all messages with their schemas, golden frames, objects from Kafka's JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def golden_of(case: Case) -> list[Golden]:
 
 
 def from_json(case: Case, struct: Struct, values: dict[str, Any], version: int) -> Any:
-    """The object that Kafka's JSON form describes. Every key must belong to a field, every field that is not tagged must be there."""
+    """The object that Kafka's JSON form describes. No key may be left over, and only tagged fields may be missing."""
     by_name = {key.lower(): value for key, value in values.items()}
     arguments = {}
     for f in struct.fields:

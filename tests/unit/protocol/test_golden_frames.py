@@ -1,4 +1,4 @@
-"""Every message in every version against the bytes of Apache Kafka's own serializer (see tools/make_golden_frames.py)."""
+"""Every message in every version against the bytes of Apache Kafka's serializer (see tools/make_golden_frames.py)."""
 
 from __future__ import annotations
 

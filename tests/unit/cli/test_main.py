@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import kavka
+from kavka.cli import main as cli
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("server", "server"),
+        ("server-start", "server"),
+        ("kafka-server-start", "server"),
+        ("kafka-server-start.sh", "server"),
+        ("kafka-server-stop.sh", "server-stop"),
+        ("server-stop", "server-stop"),
+    ],
+)
+def test_a_tool_is_found_by_every_name_it_has(name, tool):
+    assert cli.find(name).name == tool
+
+
+def test_every_tool_points_to_a_function_that_is_there():
+    from importlib import import_module
+
+    for tool in cli.TOOLS:
+        module, _, function = tool.function.partition(":")
+        assert callable(getattr(import_module(module), function))
+
+
+def test_help_lists_all_tools_under_their_groups(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for tool in cli.TOOLS:
+        assert tool.name in shown
+        assert tool.group in shown
+
+
+def test_without_a_tool_the_help_is_shown_and_it_counts_as_an_error(capsys):
+    assert cli.main([]) == 1
+    assert "usage:" in capsys.readouterr().out
+
+
+def test_a_typo_gets_the_nearest_name_in_one_line(capsys):
+    assert cli.main(["kafka-servr-start.sh"]) == 1
+    shown = capsys.readouterr()
+    assert "did you mean server-start?" in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_a_name_like_no_other_gets_no_hint(capsys):
+    assert cli.main(["zzzz"]) == 1
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_the_version_is_shown(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kavka {kavka.__version__}\n"
+
+
+def test_a_missing_package_is_one_line(monkeypatch, capsys):
+    def missing(name: str):
+        raise ModuleNotFoundError("No module named 'uvloop'", name="uvloop")
+
+    monkeypatch.setattr(cli, "import_module", missing)
+    assert cli.main(["server"]) == 1
+    assert "'uvloop' is missing" in capsys.readouterr().err
+
+
+def test_help_imports_no_tool():
+    code = "import sys; from kavka.cli import main; main.main(['--help']); sys.exit('kavka.cli.server' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

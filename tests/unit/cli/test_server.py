@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from kavka.cli import running, server
+from kavka.storage.log_dir import LogDirError
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(running.RUN_DIR_VARIABLE, str(tmp_path / "run"))
+
+
+@pytest.fixture
+def app(monkeypatch):
+    """Stands for the broker: remembers what it was started with, does what the test says."""
+
+    class App(types.ModuleType):
+        settings = None
+        does = staticmethod(lambda settings, ready: 0)
+
+        def run(self, settings, ready=None):
+            self.settings = settings
+            return self.does(settings, ready)
+
+    fake = App("kavka.broker.app")
+    monkeypatch.setitem(sys.modules, "kavka.broker.app", fake)
+    monkeypatch.setattr("kavka.broker.app", fake, raising=False)
+    return fake
+
+
+def raising(error):
+    def does(settings, ready):
+        raise error
+
+    return does
+
+
+def test_without_a_file_a_broker_for_this_machine_is_started(app, tmp_path):
+    assert server.main([]) == 0
+    assert [str(listener) for listener in app.settings.listeners] == ["PLAINTEXT://localhost:9092"]
+    assert app.settings.log_dirs == (tmp_path / "kavka-data",)
+
+
+def test_a_file_and_overrides_are_taken_in_kafkas_order(app, tmp_path):
+    (tmp_path / "s.properties").write_text("broker.id=1\nnum.partitions=2\n")
+    assert server.main(["s.properties", "--override", "broker.id=5", "--override", "log.dirs=x"]) == 0
+    assert (app.settings.broker_id, app.settings.num_partitions) == (5, 2)
+
+
+def test_the_brokers_exit_code_is_handed_on(app):
+    app.does = lambda settings, ready: 3
+    assert server.main([]) == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["nowhere.properties"], "nowhere.properties: there is no such file"),
+        (["--override", "log.segment.bytes=1"], "log.segment.bytes: 1 is not allowed"),
+        (["--override", "zookeeper.connect=x:2181"], "config/standalone.properties"),
+        (["--override", "nonsense"], "expected name=value"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_started(app, capsys, argv, words):
+    assert server.main(argv) == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+    assert app.settings is None
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EADDRINUSE, "x"), "listeners: PLAINTEXT://localhost:9092 is in use by another process"),
+        (PermissionError(errno.EACCES, "Permission denied"), "may not be used by this user"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data"), "/data: Permission denied"),
+        (LogDirError("/data is held by another broker"), "/data is held by another broker"),
+    ],
+)
+def test_a_broker_that_cannot_start_says_why_in_one_line(app, capsys, error, words):
+    app.does = raising(error)
+    assert server.main([]) == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_mistake_in_our_own_code_is_not_hidden(app):
+    app.does = raising(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        server.main([])
+
+
+def test_a_wrong_option_is_one_line_and_exit_code_1(capsys):
+    with pytest.raises(SystemExit) as ended:
+        server.main(["--nonsense"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_whoever_asked_is_told_the_real_ports_once_it_is_ready(app):
+    read_end, write_end = os.pipe()
+    app.does = lambda settings, ready: ready([listener._replace(port=4711) for listener in settings.listeners]) or 0
+    assert server.main(["--ready-fd", str(write_end)]) == 0
+    assert os.read(read_end, 100) == b"PLAINTEXT://localhost:4711\n"
+    assert os.read(read_end, 100) == b""
+    os.close(read_end)
+
+
+def test_at_a_terminal_it_says_what_to_type_next(app, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    app.does = lambda settings, ready: ready(settings.listeners) or 0
+    server.main([])
+    shown = capsys.readouterr().out
+    assert "localhost:9092" in shown
+    assert "Ctrl-C" in shown
+    for line in shown.splitlines():
+        if " -c " in line:
+            compile(line.partition('-c "')[2].rstrip('"'), "hint", "exec")
+
+
+def test_while_it_runs_it_is_known_to_server_stop(app):
+    seen = []
+    app.does = lambda settings, ready: seen.extend(running.brokers()) or 0
+    server.main(["--override", "broker.id=7"])
+    assert [(entry.pid, entry.broker_id) for entry in seen] == [(os.getpid(), 7)]
+    assert running.brokers() == []
+
+
+def test_there_may_be_nothing_to_stop(capsys):
+    assert server.stop_main([]) == 1
+    assert capsys.readouterr().err == "kavka: no Kavka broker to stop\n"
+
+
+def test_only_the_broker_with_the_log_directories_of_the_file_is_meant(app, capsys, tmp_path):
+    codes = []
+    app.does = lambda settings, ready: codes.append(server.stop_main(["--override", "log.dirs=elsewhere"])) or 0
+    assert server.main([]) == 0
+    assert codes == [1]
+    assert "no Kavka broker to stop" in capsys.readouterr().err
+
+
+def test_the_shipped_files_are_valid():
+    config = Path(__file__).parents[3] / "config"
+    given = server.Settings.load(config / "standalone.properties")
+    assert given.warnings == ()
+    assert str(given.advertised_listeners[0]) == "PLAINTEXT://localhost:9092"
+    with pytest.raises(server.ConfigError, match=r"standalone\.properties"):
+        server.Settings.load(config / "server.properties")
+    assert server.Settings.load(config / "server.properties", ["zookeeper.connect="]).warnings == ()
