@@ -1,3 +1,240 @@
-"""A broker inside a test, and a pytest fixture."""
+"""A broker inside a test, and a pytest fixture.
+
+    with kavka.testing.Broker(num_partitions=3) as broker:
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+    def test_something(kavka_broker):
+        producer = KafkaProducer(bootstrap_servers=kavka_broker.bootstrap_servers)
+
+It is a real broker: a process of its own, on a free port, with its data in a temporary folder. It is gone at the end
+of the block, and also when the test process dies in the middle of it. pytest loads this file in every project where
+Kavka is installed, so it imports nothing that is not needed for that.
+"""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+LOG_CHARACTERS = 6000
+
+
+class BrokerFailed(RuntimeError):
+    """A broker did not start, or did not stop. The end of its log is part of the message."""
+
+
+class Broker:
+    """Settings are keywords with underscores for dots (`log_retention_ms=1000`), or a mapping by Kafka's names.
+
+    With `log_dir` the data is kept there and stays; without, it is in a temporary folder that goes with the broker.
+    After `stop()` or `kill()`, `start()` goes on with the same data at the same port.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        start_timeout: float = 30.0,
+        **overrides: object,
+    ) -> None:
+        self._config = {name: _text(value) for name, value in (config or {}).items()}
+        self._config |= {name.replace("_", "."): _text(value) for name, value in overrides.items()}
+        self._start_timeout = start_timeout
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._given_log_dir = None if log_dir is None else Path(log_dir)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    # --- where it is
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def log_dir(self) -> Path:
+        return self._given_log_dir or self._path / "data"
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker wrote to its log, over all its starts."""
+        return self._path / "broker.log"
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, characters: int = LOG_CHARACTERS) -> str:
+        """The end of its log, for the message of a test that failed."""
+        if self._folder is None:
+            return ""
+        try:
+            return self.log_file.read_text(errors="replace")[-characters:]
+        except OSError:
+            return ""
+
+    # --- start and stop
+
+    def start(self) -> Broker:
+        """Returns when the broker answers requests. Raises BrokerFailed, with its log, if it ends before that."""
+        if self.running:
+            return self
+        read_end, write_end = os.pipe()
+        try:
+            with self.log_file.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "kavka.cli.main", "server", "--stop-on-eof", "--ready-fd", str(write_end)]
+                    + [f"--override={name}={value}" for name, value in self._settings().items()],
+                    # The pipe to its standard input closes when this process is gone, and the broker goes with it.
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(write_end,),
+                    env={**os.environ, "KAVKA_RUN_DIR": str(self._path / "run")},
+                    # Ctrl-C at the terminal is for the test; the broker is stopped by its end.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(write_end)
+        try:
+            listeners = _read_until_closed(read_end, time.monotonic() + self._start_timeout)
+        finally:
+            os.close(read_end)
+        if not listeners:
+            self.kill()
+            raise BrokerFailed(f"the broker did not start\n{self.log_tail()}")
+        self._port = int(listeners.splitlines()[0].rpartition(":")[2])
+        return self
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """Stop it as an operator would (SIGTERM), and wait. Returns its exit code."""
+        if self._process is None:
+            return 0
+        if self.running:
+            self._process.terminate()
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"the broker did not stop within {timeout:g} s\n{self.log_tail()}") from None
+        self._forget()
+        return code
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def restart(self) -> Broker:
+        """Stop and start, with the same data at the same port."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """End it and remove its temporary folder."""
+        self.kill()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def __enter__(self) -> Broker:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside
+
+    @property
+    def _path(self) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="kavka-", ignore_cleanup_errors=True)
+        return Path(self._folder.name)
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise BrokerFailed("the broker is not running")
+        return self._process
+
+    def _settings(self) -> dict[str, str]:
+        defaults = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "log.dirs": str(self.log_dir),
+            # With one consumer in the group, which is what most tests have, waiting for more only makes them slow.
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        return {**defaults, **self._config}
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _read_until_closed(descriptor: int, deadline: float) -> str:
+    import select
+
+    pieces: list[bytes] = []
+    while (left := deadline - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
+        piece = os.read(descriptor, 4096)
+        if not piece:
+            return b"".join(pieces).decode()
+        pieces.append(piece)
+    return ""
+
+
+def _define_plugin() -> dict[str, Any]:
+    """The pytest part. Only where pytest runs: a program that takes `Broker` alone need not have pytest at all."""
+    import pytest
+
+    @pytest.fixture
+    def kavka_broker() -> Iterator[Broker]:
+        """A broker of its own for each test; `.bootstrap_servers` is what clients take."""
+        with Broker() as broker:
+            yield broker
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item) -> Any:
+        report = yield
+        broker = getattr(item, "funcargs", {}).get("kavka_broker")
+        if report.failed and isinstance(broker, Broker):
+            report.sections.append(("Kavka broker log", broker.log_tail()))
+        return report
+
+    return {"kavka_broker": kavka_broker, "pytest_runtest_makereport": pytest_runtest_makereport}
+
+
+if "pytest" in sys.modules:
+    globals().update(_define_plugin())

@@ -63,7 +63,7 @@ GENERAL_CONFIGS: tuple[ConfigKey, ...] = (
     K("broker.rack", STRING, None,
       "Where the broker stands, so that replicas are spread over racks and consumers can read nearby."),
     K("metadata.dir", STRING, None,
-      "Where a single node keeps its metadata; beside the first log directory when not set (Kavka's own)."),
+      "Where a single node keeps its metadata; the first log directory when not set (Kavka's own)."),
     K("zookeeper.connect", STRING, None,
       "ZooKeeper's host:port list, with an optional /path at the end; left out, this is one node with its own "
       "metadata.",

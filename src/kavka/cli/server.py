@@ -1,0 +1,242 @@
+"""`kavka server` (`kafka-server-start`) and `kavka server-stop` (`kafka-server-stop`)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kavka import __version__
+from kavka.broker.settings import Listener, Settings, SettingsError
+from kavka.cli import running
+from kavka.cli.arguments import ArgumentParser
+from kavka.common.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("kavka")
+
+STOP_TIMEOUT_S = 60.0
+PATIENCE_AFTER_EOF_S = 5.0
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        settings = Settings.load(options.file, options.override)
+    except (ConfigError, SettingsError) as error:
+        return _fail(str(error))
+    if options.daemon:
+        return _start_daemon(argv, settings)
+    _set_up_logging()
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    if options.stop_on_eof:
+        threading.Thread(target=_stop_on_eof, daemon=True, name="kavka-parent-watch").start()
+    return _serve(settings, options.ready_fd)
+
+
+def stop_main(argv: list[str]) -> int:
+    parser = ArgumentParser(
+        prog="kavka server-stop",
+        description="Stop the brokers that were started with this installation of Kavka, and wait until they are gone. "
+        "No other process is ever touched.",
+    )
+    parser.add_argument(
+        "file", nargs="?", help="stop only the broker with the log directories of this server.properties"
+    )
+    parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="as given to the start")
+    parser.add_argument("--timeout", type=float, default=STOP_TIMEOUT_S, metavar="SECONDS", help="default: 60")
+    options = parser.parse_args(argv)
+    entries = running.brokers()
+    if options.file is not None or options.override:
+        try:
+            wanted = {str(path) for path in Settings.load(options.file, options.override).log_dirs}
+        except (ConfigError, SettingsError) as error:
+            return _fail(str(error))
+        entries = [entry for entry in entries if wanted & set(entry.log_dirs)]
+    if not entries:
+        return _fail("no Kavka broker to stop")
+    left = running.stop(entries, options.timeout)
+    for entry in entries:
+        if entry not in left:
+            print(f"stopped broker {entry.broker_id} (process {entry.pid})")
+    if left:
+        pids = ", ".join(str(entry.pid) for entry in left)
+        return _fail(f"still running after {options.timeout:g} s: process {pids}")
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="kavka server",
+        description="Start a broker. Without a file: one node on localhost:9092 with its data in ./kavka-data.",
+    )
+    parser.add_argument("-daemon", "--daemon", action="store_true", help="in the background; returns once it is ready")
+    parser.add_argument("file", nargs="?", metavar="server.properties", help="settings, by Kafka's names")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting that counts more than the file's",
+    )
+    parser.add_argument("--version", action="version", version=f"kavka {__version__}")
+    # For whoever starts a broker as a child: the listeners are written to this descriptor, one per line, when it is
+    # ready; and with the other the broker ends when its standard input does, that is when its parent is gone.
+    parser.add_argument("--ready-fd", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _serve(settings: Settings, ready_fd: int | None) -> int:
+    from kavka.broker import app
+    from kavka.common.errors import KafkaError
+    from kavka.metadata.store import StoreError
+    from kavka.storage.log_dir import LogDirError
+
+    try:
+        with running.registered(settings.broker_id, settings.log_dirs):
+            return app.run(settings, _announcer(settings, ready_fd))
+    except KeyboardInterrupt:
+        return 0
+    except OSError as error:
+        return _fail(_explain(error, settings))
+    except (ConfigError, KafkaError, LogDirError, StoreError) as error:
+        return _fail(str(error))
+
+
+def _announcer(settings: Settings, ready_fd: int | None) -> Callable[[Sequence[Listener]], None]:
+    def announce(listeners: Sequence[Listener]) -> None:
+        """Called once the broker answers, with the ports it really has."""
+        where = ", ".join(map(str, listeners))
+        data = ", ".join(map(str, settings.log_dirs))
+        if sys.stdout.isatty():
+            print(_welcome(settings, listeners), flush=True)
+        else:
+            log.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, settings.broker_id, where, data)
+        if ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
+                os.close(ready_fd)
+
+    return announce
+
+
+def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
+    """What a person at a terminal sees: where it is, and something to try that works as it stands."""
+    host, port = listeners[0].host or "localhost", listeners[0].port
+    server = f"{host}:{port}"
+    python = _python_name()
+    install = [] if importlib.util.find_spec("kafka") else [f"  {python} -m pip install kafka-python"]
+    return "\n".join(
+        [
+            f"Kavka {__version__} is ready: broker {settings.broker_id} at {', '.join(map(str, listeners))}",
+            f"Data in {', '.join(map(str, settings.log_dirs))}. Ctrl-C stops it.",
+            "",
+            f"Any Kafka client can use it at {server}. From a second terminal, for example:",
+            *install,
+            f"""  {python} -c "from kafka import KafkaProducer as P; p = P(bootstrap_servers='{server}'); """
+            """p.send('greetings', b'hello'); p.flush()\"""",
+            f"""  {python} -c "from kafka import KafkaConsumer as C; """
+            f"""[print(r.value) for r in C('greetings', bootstrap_servers='{server}', auto_offset_reset='earliest', """
+            """consumer_timeout_ms=3000)]\"""",
+            "",
+        ]
+    )
+
+
+def _python_name() -> str:
+    """How this interpreter is called from here."""
+    python = Path(sys.executable)
+    with contextlib.suppress(ValueError):
+        return str(python.relative_to(Path.cwd()))
+    return str(python)
+
+
+def _set_up_logging() -> None:
+    """To standard error: everything into a file, at a terminal only what needs a look; or as KAVKA_LOG_LEVEL says."""
+    level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
+    if level not in logging.getLevelNamesMapping():
+        level = "WARNING" if sys.stderr.isatty() else "INFO"
+    logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+
+
+def _stop_on_eof() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_AFTER_EOF_S)
+    os._exit(1)
+
+
+def _start_daemon(argv: list[str], settings: Settings) -> int:
+    """The same command as a process of its own, with its output in a file. Returns when that is ready or has failed."""
+    output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
+    rest = [argument for argument in argv if argument not in ("-daemon", "--daemon")]
+    read_end, write_end = os.pipe()
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as file:
+            begin = file.tell()
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kavka.cli.main", "server", *rest, "--ready-fd", str(write_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(read_end)
+        return _fail(f"{output}: {error.strerror}")
+    finally:
+        os.close(write_end)
+    listeners = _read_all(read_end)
+    if not listeners:
+        code = child.wait()
+        lines = output.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
+        print(lines[-1] if lines else f"kavka server: ended with {code}, see {output}", file=sys.stderr)
+        return 1
+    print(
+        f"broker {settings.broker_id} runs as process {child.pid} at {', '.join(listeners)}, its output is in {output}"
+    )
+    child.returncode = 0  # It lives on; nobody waits for it.
+    return 0
+
+
+def _read_all(descriptor: int) -> list[str]:
+    """Lines until the other end is closed, which it also is when the process dies."""
+    pieces = []
+    try:
+        while piece := os.read(descriptor, 4096):
+            pieces.append(piece)
+    finally:
+        os.close(descriptor)
+    return b"".join(pieces).decode().split()
+
+
+def _explain(error: OSError, settings: Settings) -> str:
+    if error.errno in (errno.EADDRINUSE, errno.EACCES) and error.filename is None:
+        reason = "is in use by another process" if error.errno == errno.EADDRINUSE else "may not be used by this user"
+        return f"listeners: {', '.join(map(str, settings.listeners))} {reason}"
+    if error.errno is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+
+
+def _fail(message: str) -> int:
+    print(f"kavka: {message}", file=sys.stderr)
+    return 1
