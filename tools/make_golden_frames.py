@@ -3,7 +3,8 @@
 
 Needs Java (17 or newer) and Maven, which fetches Kafka's jars: 4.3.0's for the versions that it has, 3.9.1's for older
 ones. tests/golden/java/GoldenFrames.java does the work. One file per schema, one line per frame: message, version,
-variant, bytes in hexadecimal, and Kafka's JSON form, from which the tests build the object that the bytes must decode to.
+variant, bytes in hexadecimal, and Kafka's JSON form, from which the tests build the object that the bytes must
+decode to.
 """
 
 from __future__ import annotations
@@ -22,17 +23,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from generate_protocol import load_schemas  # noqa: E402
 from protocolgen.schema import Message, SchemaFile  # noqa: E402
 
-
-
-class Frame(NamedTuple):
-    kafka: str
-    java: str
-    java_version: int
-    name: str
-    version: int
-
-
 NEW, OLD = "4.3.0", "3.9.1"
+JACKSON = "2.16.2"
 PROGRAM = ROOT / "tests/golden/java/GoldenFrames.java"
 FRAMES = ROOT / "tests/golden/frames"
 COORDINATORS = ("kafka-group-coordinator", "kafka-transaction-coordinator")
@@ -48,10 +40,20 @@ DEPENDENCY = """<dependency><groupId>{group}</groupId><artifactId>{artifact}</ar
   <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
 
 
+class Frame(NamedTuple):
+    """What to ask a release of Kafka for, and what it is called here."""
+
+    kafka: str
+    java: str
+    java_version: int
+    name: str
+    version: int
+
+
 def class_path(kafka: str, folder: Path) -> str:
     jars = [("org.apache.kafka", "kafka-clients", kafka), ("org.slf4j", "slf4j-api", "1.7.36")]
     jars += [("org.apache.kafka", artifact, kafka) for artifact in COORDINATORS]
-    jars += [("com.fasterxml.jackson.core", f"jackson-{part}", "2.16.2") for part in ("databind", "core", "annotations")]
+    jars += [("com.fasterxml.jackson.core", f"jackson-{part}", JACKSON) for part in ("databind", "core", "annotations")]
     text = "".join(DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in jars)
     (folder / "pom.xml").write_text(POM.format(dependencies=text), encoding="utf-8")
     output = folder / f"{kafka}.txt"
