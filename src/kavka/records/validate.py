@@ -28,7 +28,12 @@ __all__ = [
 # Up to this many records the lengths of all of them are walked over; offset deltas of more take two bytes and are rare
 # enough in other data to be searched for.
 _WALK_UP_TO = 64
-_TAIL = 1024
+_TAIL = 4096
+_NOWHERE = 1 << 40
+# How far the next record is, by the first byte of a length of one byte, and of one of two (without the second byte's
+# share). Odd numbers are negative lengths: they lead out of any buffer.
+_SHORT = tuple(_NOWHERE if byte & 1 else 1 + (byte >> 1) for byte in range(128))
+_LONGER = tuple(_NOWHERE if byte & 1 else 2 + ((byte & 127) >> 1) for byte in range(256))
 # Attributes with any bit but the codec's, the transactional and the delete horizon's are not for the fast path.
 _UNUSUAL_ATTRIBUTES = ~0x57
 _ZSTD = 4
@@ -97,17 +102,16 @@ def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
     if count > _WALK_UP_TO and _ends_with_record(buf, size, count - 1):
         return True
     pos = HEADER_SIZE
+    short, longer = _SHORT, _LONGER
     try:
         for _ in range(count):
             low = buf[pos]
-            if low & 1:
-                return False
             if low < 128:
-                pos += 1 + (low >> 1)
+                pos += short[low]
             else:
                 high = buf[pos + 1]
                 if high < 128:
-                    pos += (high << 6) + (low >> 1) - 62
+                    pos += (high << 6) + longer[low]
                 else:
                     pos = _skip_long_record(buf, pos)
     except IndexError:
@@ -116,7 +120,7 @@ def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
 
 
 def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
-    """Where a record ends whose length takes three bytes or more; past the end of `buf` where that is overlong."""
+    """Where a record ends whose length takes three bytes or more; far past the end where that cannot be."""
     length = shift = 0
     for _ in range(5):
         byte = buf[pos]
@@ -124,12 +128,12 @@ def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
         length |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return pos + (length >> 1)
-    return len(buf) + 1
+            return _NOWHERE if length & 1 else pos + (length >> 1)
+    return _NOWHERE
 
 
 def _ends_with_record(buf: memoryview | bytearray, size: int, delta: int) -> bool:
-    """Whether the last bytes are a record of less than a KB with the offset delta `delta` (64 or more).
+    """Whether the last bytes are a record of less than 4 KB with the offset delta `delta` (64 or more).
 
     A record: length varint, attributes (always 0), timestamp delta, offset delta, …; the length must reach to the end.
     """
