@@ -228,7 +228,7 @@ def test_reading_many_small_records_does_not_hold_them_all() -> None:
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_records(batch)) == 40_000
-        # As objects the records would take some 9 MB.
+        # As objects the records would take over 5 MB.
         assert tracemalloc.get_traced_memory()[1] < 3_000_000
     finally:
         tracemalloc.stop()
