@@ -1,0 +1,545 @@
+"""[pure] JoinGroup, SyncGroup, Heartbeat and LeaveGroup on classic groups, and what happens when their time is up.
+
+`state.py` says what a group is and which states there are; here is who may do what in which of them. An error that is
+raised has changed nothing. A join or a sync that has to wait is answered through the `answer` that comes with it,
+perhaps long after the call, by whoever completes the rebalance.
+
+A session is watched by one timer per member, which looks at the member's deadline when it fires: a heartbeat only moves
+the deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from functools import partial
+from uuid import uuid4
+
+from kavka.common.clock import Clock
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.records import GroupRecord
+from kavka.coordinator.group.state import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    AnswerJoin,
+    AnswerSync,
+    ClassicGroup,
+    Member,
+    join_error,
+)
+from kavka.coordinator.operations import NOTHING, Outcome, Timers
+from kavka.protocol.messages.heartbeat import HeartbeatRequest
+from kavka.protocol.messages.join_group import JoinGroupRequest
+from kavka.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+# A member that has just joined cannot send heartbeats until it is answered, and its disconnection is not noticed: after
+# this long its JoinGroup is given up.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+MEMBER_ID_REQUIRED_FROM = 4
+SKIP_ASSIGNMENT_FROM = 9
+
+
+class ClassicProtocol:
+    """The operations on one classic group at a time. Which groups there are is the shard's business."""
+
+    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig) -> None:
+        self._clock = clock
+        self._timers = timers
+        self.config = config
+        self.rebalances = 0
+
+    # ---- JoinGroup
+
+    def check_join(self, request: JoinGroupRequest) -> None:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT, f"The session timeout must be from {low} to {high} milliseconds."
+            )
+
+    def join(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        answer: AnswerJoin,
+    ) -> Outcome:
+        member_id = request.member_id
+        if group.state is DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+        if not self._accepts(group, member_id):
+            self._forget(group, member_id)
+            answer(join_error("", ErrorCode.GROUP_MAX_SIZE_REACHED))
+            return self._complete_if_all_joined(group)
+        if not group.supports(request.protocol_type, protocols):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        # Version 0 had one timeout for both.
+        rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
+        joining = Member(
+            member_id,
+            request.group_instance_id,
+            client_id,
+            client_host,
+            rebalance_timeout_ms,
+            request.session_timeout_ms,
+            protocols,
+        )
+        if member_id:
+            return self._join_known(group, joining, request, answer)
+        return self._join_unknown(group, joining, request, version, answer)
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """`group.max.size`. Over it, those that rejoin first stay and the rest is turned away."""
+        if group.state is EMPTY:
+            return True
+        known = group.members.get(member_id)
+        if group.state is PREPARING:
+            is_waiting = known is not None and known.awaiting_join is not None
+            return is_waiting or group.awaiting_join_count < self.config.max_size
+        return known is not None or len(group.members) < self.config.max_size
+
+    def _join_unknown(
+        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, version: int, answer: AnswerJoin
+    ) -> Outcome:
+        instance_id = joining.instance_id
+        joining.member_id = member_id = f"{instance_id if instance_id is not None else joining.client_id}-{uuid4()}"
+        if instance_id is not None:
+            if instance_id in group.static_members:
+                return self._take_over(group, joining, version, answer)
+        elif version >= MEMBER_ID_REQUIRED_FROM:
+            # Only with the second request, that has the id, is it a member: so a client that gives up and tries again
+            # leaves no ghosts in the group.
+            group.pending_join.add(member_id)
+            self._timers.schedule(
+                _pending_key(group, member_id),
+                joining.session_timeout_ms,
+                partial(self._on_pending_expired, group, member_id),
+            )
+            answer(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+            return NOTHING
+        return self._add(group, joining, request, answer)
+
+    def _join_known(
+        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, answer: AnswerJoin
+    ) -> Outcome:
+        member_id = joining.member_id
+        if member_id in group.pending_join:
+            if joining.instance_id is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return self._add(group, joining, request, answer)
+        member = group.check_member(member_id, joining.instance_id)
+        if group.state is PREPARING:
+            return self._update(group, member, joining, request.reason, answer)
+        same = member.protocols == joining.protocols
+        if group.state is COMPLETING:
+            if not same:
+                return self._update(group, member, joining, request.reason, answer)
+            # Its first answer may have been lost: it is told the same again.
+            answer(group.join_answer(member))
+            return NOTHING
+        if group.state is STABLE:
+            # A leader that joins again asks for a rebalance: it has seen topics change.
+            if group.leader_id == member_id or not same:
+                return self._update(group, member, joining, request.reason, answer)
+            answer(group.join_answer(member))
+            return NOTHING
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _add(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, answer: AnswerJoin) -> Outcome:
+        self._timers.cancel(_pending_key(group, member.member_id))
+        member.is_new = True
+        if group.state is PREPARING and group.generation == 0:
+            group.new_member_added = True
+        group.add(member, request.protocol_type)
+        group.await_join(member, answer)
+        self._extend_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        reason = request.reason or "not given"
+        return self._rebalance_or_go_on(group, f"member {member.member_id} joined, its reason: {reason}")
+
+    def _update(
+        self, group: ClassicGroup, member: Member, joining: Member, reason: str | None, answer: AnswerJoin
+    ) -> Outcome:
+        self._take_settings(group, member, joining)
+        group.await_join(member, answer)
+        return self._rebalance_or_go_on(
+            group, f"member {member.member_id} joined again, its reason: {reason or 'not given'}"
+        )
+
+    def _take_settings(self, group: ClassicGroup, member: Member, joining: Member) -> None:
+        group.set_protocols(member, joining.protocols)
+        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
+        member.session_timeout_ms = joining.session_timeout_ms
+
+    def _take_over(self, group: ClassicGroup, joining: Member, version: int, answer: AnswerJoin) -> Outcome:
+        """A static member is back without its member id (it was restarted): it goes on in the place that it had."""
+        instance_id = joining.instance_id
+        assert instance_id is not None
+        old_id, new_id = group.static_members[instance_id], joining.member_id
+        old_leader = group.leader_id
+        member = group.replace_static(instance_id, old_id, new_id)
+        before = copy(member)
+        self._timers.cancel(_session_key(group, old_id))
+        member.timer_at = None
+        self._take_settings(group, member, joining)
+        member.client_id, member.client_host = joining.client_id, joining.client_host
+        self._extend_session(group, member, member.session_timeout_ms)
+        group.await_join(member, answer)
+        log.info("Static member %s of group %s is back as %s", instance_id, group.group_id, new_id)
+        if group.state is not STABLE or group.select_protocol() != group.protocol:
+            # In the middle of a rebalance the leader may have been told of the old member id already: start it over.
+            return self._rebalance_or_go_on(group, f"static member {instance_id} was replaced")
+
+        def on_append(error: KafkaError | None) -> None:
+            if member.member_id != new_id or group.static_members.get(instance_id) != new_id:
+                return
+            if error is not None:
+                waiting = member.awaiting_join
+                group.answer_join(member, join_error("", group_error(error)))
+                if waiting is None:
+                    return
+                group.replace_static(instance_id, new_id, old_id)
+                self._take_settings(group, member, before)
+                member.client_id, member.client_host = before.client_id, before.client_host
+                self._timers.cancel(_session_key(group, new_id))
+                member.timer_at = None
+                self._extend_session(group, member, member.session_timeout_ms)
+                return
+            response = group.join_answer(member)
+            if version >= SKIP_ASSIGNMENT_FROM:
+                response.skip_assignment = group.leader_id == new_id
+            else:
+                # A leader that believed to be one would make an assignment which nobody waits for.
+                response.leader = old_leader or ""
+                response.members = []
+            group.answer_join(member, response)
+
+        return Outcome((GroupRecord(group.group_id, group.to_value()),), on_append=on_append, replay=False)
+
+    # ---- the rebalance
+
+    def _rebalance_or_go_on(self, group: ClassicGroup, reason: str) -> Outcome:
+        if group.can_rebalance:
+            return self._prepare_rebalance(group, reason)
+        return self._complete_if_all_joined(group)
+
+    def _prepare_rebalance(self, group: ClassicGroup, reason: str) -> Outcome:
+        if group.state is COMPLETING:
+            self._reset_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._timers.cancel(_sync_key(group))
+        was_empty = group.state is EMPTY
+        group.transition(PREPARING, self._clock.now_ms())
+        self.rebalances += 1
+        log.info("Group %s of generation %d rebalances: %s", group.group_id, group.generation, reason)
+        if was_empty:
+            delay = self.config.initial_rebalance_delay_ms
+            group.new_member_added = False
+            self._wait_for_more(group, delay, max(group.rebalance_timeout_ms - delay, 0))
+            return NOTHING
+        if group.has_all_joined:
+            return self._complete_join(group)
+        self._wait_for_joins(group)
+        return NOTHING
+
+    def _wait_for_joins(self, group: ClassicGroup) -> None:
+        self._timers.schedule(_join_key(group), group.rebalance_timeout_ms, partial(self._complete_join, group))
+
+    def _wait_for_more(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
+        group.initial_delay_left = left_ms
+        self._timers.schedule(_join_key(group), delay_ms, partial(self._on_initial_delay, group))
+
+    def _on_initial_delay(self, group: ClassicGroup) -> Outcome:
+        """The first rebalance is put off again while members keep coming, up to the rebalance timeout in all."""
+        left = group.initial_delay_left or 0
+        if group.new_member_added and left > 0:
+            group.new_member_added = False
+            delay = min(self.config.initial_rebalance_delay_ms, left)
+            self._wait_for_more(group, delay, left - delay)
+            return NOTHING
+        return self._complete_join(group)
+
+    def _complete_if_all_joined(self, group: ClassicGroup) -> Outcome:
+        if group.state is PREPARING and group.initial_delay_left is None and group.has_all_joined:
+            return self._complete_join(group)
+        return NOTHING
+
+    def _complete_join(self, group: ClassicGroup) -> Outcome:
+        if group.state is not PREPARING:
+            return NOTHING
+        self._timers.cancel(_join_key(group))
+        group.initial_delay_left = None
+        for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
+            log.info("Member %s of group %s did not join again in time and is out", member.member_id, group.group_id)
+            self._forget(group, member.member_id)
+        if not group.elect_joined_leader() and group.members:
+            # Only static members, none of which has joined: until their sessions run out there is nobody to lead.
+            self._wait_for_joins(group)
+            return NOTHING
+        group.next_generation(self._clock.now_ms())
+        if group.state is EMPTY:
+            log.info("Group %s is empty after generation %d", group.group_id, group.generation)
+            return Outcome(
+                (GroupRecord(group.group_id, group.to_value()),), on_append=partial(_warn_if_lost, group), replay=False
+            )
+        log.info(
+            "Group %s has generation %d with %d members, led by %s, assigned by %s",
+            group.group_id,
+            group.generation,
+            len(group.members),
+            group.leader_id,
+            group.protocol,
+        )
+        for member in list(group.members.values()):
+            group.answer_join(member, group.join_answer(member))
+            member.is_new = False
+            group.pending_sync.add(member.member_id)
+            self._extend_session(group, member, member.session_timeout_ms)
+        self._timers.schedule(
+            _sync_key(group), group.rebalance_timeout_ms, partial(self._on_sync_expired, group, group.generation)
+        )
+        return NOTHING
+
+    def _on_sync_expired(self, group: ClassicGroup, generation: int) -> Outcome:
+        if group.generation != generation or group.state not in (COMPLETING, STABLE) or not group.pending_sync:
+            return NOTHING
+        for member_id in list(group.pending_sync):
+            log.info("Member %s of group %s did not sync in time and is out", member_id, group.group_id)
+            self._forget(group, member_id)
+        return self._prepare_rebalance(group, "members did not sync in time")
+
+    # ---- SyncGroup
+
+    def sync(self, group: ClassicGroup, request: SyncGroupRequest, version: int, answer: AnswerSync) -> Outcome:
+        if group.state is DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        named = (request.protocol_type, request.protocol_name)
+        if version >= 5 and named != (group.protocol_type, group.protocol) and group.state in (COMPLETING, STABLE):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.state is PREPARING:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        if group.state is EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group.pending_sync.discard(member.member_id)
+        if group.state is STABLE:
+            self._extend_session(group, member, member.session_timeout_ms)
+            answer(group.sync_answer(member))
+            return NOTHING
+        if member.awaiting_sync is not None:
+            # The member asks again over another connection; nobody listens on the first any more.
+            group.answer_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
+        member.awaiting_sync = answer
+        if group.leader_id != member.member_id:
+            return NOTHING
+        # Only the leader's assignments count, and of them only those for members. Who is left out gets nothing.
+        given = {a.member_id: a.assignment for a in request.assignments}
+        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+        return Outcome(
+            (GroupRecord(group.group_id, group.to_value(assignments)),),
+            on_append=partial(self._on_assigned, group, group.generation, assignments),
+            replay=False,
+        )
+
+    def _on_assigned(
+        self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], error: KafkaError | None
+    ) -> None:
+        if group.state is not COMPLETING or group.generation != generation:
+            return
+        if error is not None:
+            self._reset_assignments(group, group_error(error))
+            self._prepare_rebalance(group, f"the assignment could not be written ({error.message})")
+            return
+        group.transition(STABLE, self._clock.now_ms())
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        for member in list(group.members.values()):
+            if group.answer_sync(member, group.sync_answer(member)):
+                self._extend_session(group, member, member.session_timeout_ms)
+
+    def _reset_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
+        for member in list(group.members.values()):
+            member.assignment = b""
+            if group.answer_sync(member, SyncGroupResponse(error_code=int(code))):
+                self._extend_session(group, member, member.session_timeout_ms)
+
+    # ---- Heartbeat
+
+    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest) -> None:
+        state = group.state
+        if state is DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if state is EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._extend_session(group, member, member.session_timeout_ms)
+        if state is PREPARING:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def note_alive(self, group: ClassicGroup, member: Member) -> None:
+        """A commit says as much as a heartbeat."""
+        self._extend_session(group, member, member.session_timeout_ms)
+
+    # ---- LeaveGroup
+
+    def leave(self, group: ClassicGroup, request: LeaveGroupRequest, version: int) -> Outcome:
+        if group.state is DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
+        answers = [self._leave_one(group, identity) for identity in leaving]
+        response = leave_response(answers, version)
+        if not any(answer.error_code == 0 for answer in answers):
+            return Outcome(response=response)
+        reasons = ", ".join(sorted({identity.reason for identity in leaving if identity.reason})) or "not given"
+        reason = f"members left: {', '.join(a.member_id for a in answers)}, their reasons: {reasons}"
+        if group.state in (STABLE, COMPLETING):
+            return self._prepare_rebalance(group, reason)._replace(response=response)
+        return self._complete_if_all_joined(group)._replace(response=response)
+
+    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        answer = MemberResponse(member_id=member_id, group_instance_id=instance_id)
+        if member_id in group.pending_join:
+            group.pending_join.discard(member_id)
+            self._timers.cancel(_pending_key(group, member_id))
+            return answer
+        if not member_id and instance_id is not None:
+            # An administrator removes a static member by its name alone.
+            member_id = group.static_members.get(instance_id, "")
+        try:
+            member = group.check_member(member_id, instance_id)
+        except KafkaError as error:
+            answer.error_code = int(error.code)
+            return answer
+        self._forget(group, member.member_id)
+        return answer
+
+    # ---- sessions
+
+    def _extend_session(self, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
+        deadline = self._clock.monotonic() * 1000 + timeout_ms
+        member.deadline = deadline
+        if member.timer_at is None or deadline < member.timer_at:
+            self._watch_session(group, member, timeout_ms)
+
+    def _watch_session(self, group: ClassicGroup, member: Member, delay_ms: float) -> None:
+        member.timer_at = self._clock.monotonic() * 1000 + delay_ms
+        self._timers.schedule(
+            _session_key(group, member.member_id),
+            delay_ms,
+            partial(self._on_session_timer, group, member.member_id),
+        )
+
+    def _on_session_timer(self, group: ClassicGroup, member_id: str) -> Outcome:
+        member = group.members.get(member_id)
+        if member is None or group.state is DEAD:
+            return NOTHING
+        left = member.deadline - self._clock.monotonic() * 1000
+        if left > 0:
+            self._watch_session(group, member, left)
+            return NOTHING
+        waits = member.awaiting_join is not None or member.awaiting_sync is not None
+        if waits and not member.is_new:
+            # It is we who keep it waiting.
+            self._watch_session(group, member, member.session_timeout_ms)
+            return NOTHING
+        log.info("The session of member %s of group %s is over", member_id, group.group_id)
+        self._forget(group, member_id)
+        if group.state in (STABLE, COMPLETING):
+            return self._prepare_rebalance(group, f"the session of {member_id} is over")
+        return self._complete_if_all_joined(group)
+
+    def _on_pending_expired(self, group: ClassicGroup, member_id: str) -> Outcome:
+        group.pending_join.discard(member_id)
+        return self._complete_if_all_joined(group)
+
+    def _forget(self, group: ClassicGroup, member_id: str) -> None:
+        """Take the member out, telling it so where it waits for an answer."""
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        group.answer_join(member, join_error("", ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        group.remove(member_id)
+        self._timers.cancel(_session_key(group, member_id))
+
+    # ---- taking over from another coordinator, and handing over to one
+
+    def on_loaded(self, group: ClassicGroup) -> Outcome:
+        for member in group.members.values():
+            self._extend_session(group, member, member.session_timeout_ms)
+        if len(group.members) > self.config.max_size:
+            return self._prepare_rebalance(group, f"it has more than {self.config.max_size} members")
+        return NOTHING
+
+    def on_unloaded(self, group: ClassicGroup, code: ErrorCode) -> None:
+        """Nothing of this group can be done here any more: whoever waits is told so, and no timer fires."""
+        for member in list(group.members.values()):
+            group.answer_join(member, join_error(member.member_id, code))
+            group.answer_sync(member, SyncGroupResponse(error_code=int(code)))
+        self.drop_timers(group)
+        group.transition(DEAD, self._clock.now_ms())
+
+    def drop_timers(self, group: ClassicGroup) -> None:
+        for member_id in group.members:
+            self._timers.cancel(_session_key(group, member_id))
+        for member_id in group.pending_join:
+            self._timers.cancel(_pending_key(group, member_id))
+        group.pending_join.clear()
+        self._timers.cancel(_join_key(group))
+        self._timers.cancel(_sync_key(group))
+
+
+def leave_response(answers: list[MemberResponse], version: int) -> LeaveGroupResponse:
+    if version >= 3:
+        return LeaveGroupResponse(members=answers)
+    return LeaveGroupResponse(error_code=answers[0].error_code if answers else 0)
+
+
+def group_error(error: KafkaError) -> ErrorCode:
+    """What members are told when a group could not be written."""
+    too_large = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code in too_large else error.code
+
+
+def _warn_if_lost(group: ClassicGroup, error: KafkaError | None) -> None:
+    if error is not None:
+        # The generation before is the one that a coordinator to come will find: its members are gone and time out.
+        log.warning("That group %s is empty could not be written: %s", group.group_id, error.message)
+
+
+def _session_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
+    return ("session", group.group_id, member_id)
+
+
+def _pending_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
+    return ("pending", group.group_id, member_id)
+
+
+def _join_key(group: ClassicGroup) -> tuple[str, str]:
+    return ("join", group.group_id)
+
+
+def _sync_key(group: ClassicGroup) -> tuple[str, str]:
+    return ("sync", group.group_id)
+

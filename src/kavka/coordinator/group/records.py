@@ -1,0 +1,168 @@
+"""[pure] The records of `__consumer_offsets`, in Kafka's own layout.
+
+Key and value each begin with an int16 version; that of the key says what kind of record it is. No value: a tombstone.
+
+    key 0, 1   OffsetCommitKey: group, topic, partition          value: OffsetCommitValue
+    key 2      GroupMetadataKey: group                           value: GroupMetadataValue (classic groups)
+    key 3..    groups of the newer protocols
+
+Written are the versions that Kafka 4.3 writes and 3.9 reads: key 1 with value 4 (with value 1 where a commit brought a
+retention time of its own), key 2 with value 3. Read are all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kavka.protocol.messages.offsets_topic import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kavka.protocol.primitives import ZERO_UUID, ProtocolError
+
+OFFSET_COMMIT_KEY = 1
+GROUP_METADATA_KEY = 2
+OFFSET_COMMIT_VALUE = 4
+OFFSET_COMMIT_VALUE_WITH_EXPIRY = 1
+GROUP_METADATA_VALUE = 3
+
+_VERSION = Struct(">h")
+_pack_key_head = Struct(">hh").pack
+_pack_length = Struct(">h").pack
+_pack_partition = Struct(">i").pack
+_pack_value_head = Struct(">hqiB").pack
+_pack_timestamp = Struct(">qB").pack
+_pack_timestamp_and_id = Struct(">qBBB16s").pack
+_ONE_BYTE_UVARINT = 128
+
+
+class CommittedOffset(NamedTuple):
+    """A group's position in one partition. `topic_id` is zero where it is not known (older clients, older records)."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = -1
+    topic_id: UUID = ZERO_UUID
+
+
+class OffsetRecord(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+    value: CommittedOffset | None
+
+
+class GroupRecord(NamedTuple):
+    """A classic group: its generation with members and assignments."""
+
+    group: str
+    value: GroupMetadataValue | None
+
+
+Encoded = tuple[bytes, bytes | None]
+
+
+def encode_offset(record: OffsetRecord) -> Encoded:
+    group, topic, partition, committed = record
+    name = group.encode()
+    topic_name = topic.encode()
+    key = b"".join(
+        (
+            _pack_key_head(OFFSET_COMMIT_KEY, len(name)),
+            name,
+            _pack_length(len(topic_name)),
+            topic_name,
+            _pack_partition(partition),
+        )
+    )
+    if committed is None:
+        return key, None
+    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
+    text = metadata.encode()
+    size = len(text) + 1
+    if expire_timestamp != -1 or size >= _ONE_BYTE_UVARINT:
+        return key, _encode_offset_value(committed)
+    if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+        tail = _pack_timestamp(commit_timestamp, 0)
+    else:
+        tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, topic_id.bytes)
+    return key, b"".join((_pack_value_head(OFFSET_COMMIT_VALUE, offset, leader_epoch, size), text, tail))
+
+
+def _encode_offset_value(committed: CommittedOffset) -> bytes:
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp,
+        expire_timestamp=committed.expire_timestamp,
+        topic_id=committed.topic_id,
+    )
+    has_expiry = committed.expire_timestamp != -1
+    return encode_message(value, OFFSET_COMMIT_VALUE_WITH_EXPIRY if has_expiry else OFFSET_COMMIT_VALUE)
+
+
+def encode_group(record: GroupRecord) -> Encoded:
+    key = encode_message(GroupMetadataKey(group=record.group), GROUP_METADATA_KEY)
+    return key, None if record.value is None else encode_message(record.value, GROUP_METADATA_VALUE)
+
+
+def encode_message(message: Any, version: int) -> bytes:
+    out: list[bytes] = [_VERSION.pack(version)]
+    message.encode(out, version)
+    return b"".join(out)
+
+
+def decode_offset(key_version: int, key: memoryview, value: memoryview | None) -> OffsetRecord:
+    where, _ = OffsetCommitKey.decode(key, 2, key_version)
+    if value is None:
+        return OffsetRecord(where.group, where.topic, where.partition, None)
+    (version,) = _VERSION.unpack_from(value, 0)
+    found, _ = OffsetCommitValue.decode(value, 2, version)
+    committed = CommittedOffset(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+        found.topic_id,
+    )
+    return OffsetRecord(where.group, where.topic, where.partition, committed)
+
+
+def decode_group(key_version: int, key: memoryview, value: memoryview | None) -> GroupRecord:
+    where, _ = GroupMetadataKey.decode(key, 2, key_version)
+    if value is None:
+        return GroupRecord(where.group, None)
+    (version,) = _VERSION.unpack_from(value, 0)
+    found, _ = GroupMetadataValue.decode(value, 2, version)
+    return GroupRecord(where.group, found)
+
+
+# The newer protocols add their kinds here.
+ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset, GroupRecord: encode_group}
+DECODERS: dict[int, Callable[[int, memoryview, memoryview | None], Any]] = {
+    0: decode_offset,
+    OFFSET_COMMIT_KEY: decode_offset,
+    GROUP_METADATA_KEY: decode_group,
+}
+
+
+def encode(record: Any) -> Encoded:
+    return ENCODERS[type(record)](record)
+
+
+def decode(key: memoryview, value: memoryview | None) -> Any | None:
+    """The record, None where its kind is not known here; ProtocolError where its bytes cannot be one."""
+    if len(key) < 2 or (value is not None and len(value) < 2):
+        raise ProtocolError("a record without a version")
+    (version,) = _VERSION.unpack_from(key, 0)
+    decoder = DECODERS.get(version)
+    return decoder(version, key, value) if decoder is not None else None
