@@ -38,6 +38,8 @@ from kavka.protocol.messages.fetch import (
 from kavka.records.convert import down_convert
 from kavka.replication.partition import READ_COMMITTED, Partition
 from kavka.replication.waiting import FetchWaiter
+from kavka.storage.file_slice import FileSlice
+from kavka.storage.log_read import ColdRead
 from kavka.storage.page_cache import is_resident, warm
 
 NO_LIMIT = 0x7FFFFFFF
@@ -61,7 +63,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
 class _Fetch:
     """One fetch request while it is served: read, perhaps wait and read again, then answer."""
 
-    __slots__ = ("_by_id", "_context", "_ctx", "_isolation", "_max_bytes", "_request", "cold")
+    __slots__ = ("_by_id", "_cold", "_cold_headers", "_context", "_ctx", "_isolation", "_max_bytes", "_request")
 
     def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext) -> None:
         self._ctx = ctx
@@ -70,7 +72,9 @@ class _Fetch:
         self._by_id = ctx.version >= 13
         self._isolation = request.isolation_level if ctx.version >= 4 else 0
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
-        self.cold: list[Any] = []
+        # What has to be warmed before the answer is sent; and, for the second, before it can even be found.
+        self._cold: list[FileSlice] = []
+        self._cold_headers: list[FileSlice] = []
 
     # ---- reading
 
@@ -80,7 +84,8 @@ class _Fetch:
         left = self._max_bytes
         # From v3 on the first batch found is sent whatever its size, so that a consumer cannot get stuck on it.
         min_one = self._ctx.version >= 3
-        self.cold.clear()
+        self._cold.clear()
+        self._cold_headers.clear()
         for asked in self._context.partitions:
             data = PartitionData(partition_index=asked.index, records=EMPTY)
             size = 0
@@ -88,6 +93,8 @@ class _Fetch:
                 size = self._read_one(asked, data, left, min_one)
             except KafkaError as error:
                 self._refuse(asked, data, error)
+            except ColdRead as cold:
+                self._cold_headers.append(cold.slice)
             if size:
                 min_one = False
                 left = max(0, left - size)
@@ -125,7 +132,7 @@ class _Fetch:
         size = len(found.slice)
         partition.metrics.bytes_out.value += size
         if not found.recent and not is_resident(found.slice):
-            self.cold.append(found.slice)
+            self._cold.append(found.slice)
         return size
 
     def _partition(self, asked: FetchPartition) -> Partition:
@@ -164,7 +171,7 @@ class _Fetch:
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 return True
             total += size
-        return not results or total >= self._request.min_bytes
+        return not results or total >= self._request.min_bytes or bool(self._cold_headers)
 
     def waiting_on(self) -> list[Partition]:
         partitions = self._ctx.broker.replica_manager.partitions
@@ -190,13 +197,17 @@ class _Fetch:
 
     def answer(self, results: list[Result]) -> Any:
         """The response, or a future of it where data has to be read from the disk or converted first."""
-        if self.cold or self._ctx.version < 4:
+        if self._cold or self._cold_headers or self._ctx.version < 4:
             return asyncio.ensure_future(self._answer_from_worker(results))
         return self._build(results)
 
     async def _answer_from_worker(self, results: list[Result]) -> FetchResponse:
         run = self._ctx.broker.run_in_worker
-        for piece in self.cold:
+        while self._cold_headers:
+            for piece in list(self._cold_headers):
+                await run(warm, piece)
+            results = self.read()
+        for piece in list(self._cold):
             await run(warm, piece)
         if self._ctx.version < 4:
             magic = 0 if self._ctx.version < 2 else 1

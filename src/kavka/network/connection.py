@@ -28,7 +28,7 @@ from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
-from kavka.protocol.headers import read_request_header
+from kavka.protocol.headers import RequestHeader
 from kavka.protocol.primitives import ProtocolError
 
 if TYPE_CHECKING:
@@ -213,10 +213,10 @@ class Connection:
                 self._answer_unsupported_api_versions(api, correlation_id, started)
                 return
             raise ProtocolError(f"API key {key} version {version} is not served here")
-        client_id, position = read_request_header(data, key, version)
+        header, position = RequestHeader.decode(data, 0)
         request, position = api.request_class.decode(data, position, version)
         context = RequestContext(
-            self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
+            self._server.services, version, correlation_id, header.client_id, self.listener, self.address, ANONYMOUS
         )
         if key != _PRODUCE:
             self._server.write_staged()

@@ -44,18 +44,10 @@ class Outbox:
 
     def send(self, pieces: list[Piece]) -> None:
         """Raises OSError or FileShrank when the connection is of no more use."""
-        queue = self._queue
-        run: list[bytes | memoryview] = []
-        for piece in pieces:
-            if isinstance(piece, FileSlice):
-                if run:
-                    queue.append(b"".join(run))
-                    run = []
-                queue.append(piece)
-            else:
-                run.append(piece)
-        if run:
-            queue.append(b"".join(run))
+        try:
+            self._queue.append(b"".join(pieces))  # type: ignore[arg-type]
+        except TypeError:  # there is a FileSlice among them
+            self._queue.extend(_joined(pieces))
         if not self._waiting:
             self._pump()
 
@@ -112,3 +104,20 @@ class Outbox:
         self._stop_waiting()
         self._queue.clear()
         self.queued_bytes = 0
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The same with each run of bytes in one piece."""
+    joined: list[Piece] = []
+    run: list[bytes | memoryview] = []
+    for piece in pieces:
+        if isinstance(piece, FileSlice):
+            if run:
+                joined.append(b"".join(run))
+                run = []
+            joined.append(piece)
+        else:
+            run.append(piece)
+    if run:
+        joined.append(b"".join(run))
+    return joined

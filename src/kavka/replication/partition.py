@@ -20,9 +20,9 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kavka.replication.in_sync import high_watermark
-from kavka.replication.waiting import FetchWaiter, ProduceWaiter
+from kavka.replication.waiting import AppendWaiter, FetchWaiter
 from kavka.storage.log import Log
-from kavka.storage.log_append import AppendInfo
+from kavka.storage.log_append import AppendInfo, AppendOrigin
 from kavka.storage.log_read import LogRead
 
 READ_UNCOMMITTED = 0
@@ -68,7 +68,7 @@ class Partition:
         self.replicas: list[int] = []
         self.isr: frozenset[int] = frozenset()
         self.fetch_waiters: set[FetchWaiter] = set()
-        self.produce_waiters: set[ProduceWaiter] = set()
+        self.produce_waiters: set[AppendWaiter] = set()
         self.on_storage_failure: Callable[[Partition, BaseException], None] | None = None
         self._run_in_worker = run_in_worker
         self._flush_running = False
@@ -120,7 +120,9 @@ class Partition:
 
     # ---- append
 
-    def stage(self, records: memoryview, acks: int, api_version: int) -> AppendInfo:
+    def stage(
+        self, records: memoryview, acks: int, api_version: int | None, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
         log = self.log
         assert log is not None
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
@@ -129,7 +131,7 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr)} replicas in sync, "
                 f"min.insync.replicas asks for {log.config.min_insync_replicas}.",
             )
-        return log.stage_as_leader(records, self.leader_epoch, api_version=api_version)
+        return log.stage_as_leader(records, self.leader_epoch, origin=origin, api_version=api_version)
 
     def write_staged(self) -> None:
         assert self.log is not None
@@ -144,7 +146,7 @@ class Partition:
         if log.unflushed_messages >= config.flush_messages:
             self._start_flush()
         held_by_flush = config.flush_before_visible or config.flush_messages == 1
-        end = log.flushed_offset if held_by_flush else log.end_offset
+        end = log.flushed_offset if held_by_flush else log.written_end
         moved = high_watermark(log.high_watermark, end, ())
         if moved != log.high_watermark:
             log.set_high_watermark(moved)
@@ -182,6 +184,7 @@ class Partition:
         def done(error: BaseException | None) -> None:
             self._flush_running = False
             if error is not None:
+                flush.cancel()
                 self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
                 if self.on_storage_failure is not None:
                     self.on_storage_failure(self, error)
@@ -201,9 +204,11 @@ class Partition:
         return log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
 
     def read(self, offset: int, max_bytes: int, isolation_level: int, min_one_batch: bool) -> LogRead | None:
+        """Raises ColdRead where finding the place would have to wait for the disk."""
         log = self.log
         assert log is not None
-        return log.read(offset, max_bytes, limit=self.read_limit(isolation_level), min_one_batch=min_one_batch)
+        limit = self.read_limit(isolation_level)
+        return log.read(offset, max_bytes, limit=limit, min_one_batch=min_one_batch, nowait=True)
 
     def readable_bytes(self, offset: int, isolation_level: int) -> int:
         """How much a fetch from `offset` could be given now."""

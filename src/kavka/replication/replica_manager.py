@@ -1,14 +1,14 @@
 """All partitions of this broker: appends and reads go through here, and the controller's orders are carried out here.
 
-The loop thread owns it. Making and deleting logs touches the disk for long, so the two orders (`LeaderAndIsr`,
-`StopReplica`) are coroutines that do it in a worker; everything else answers at once.
+The loop thread owns it. Making and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
+coroutines that let others have their turn after every partition; everything else answers at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,8 @@ from kavka.protocol.messages.stop_replica import StopReplicaPartitionError, Stop
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
 from kavka.replication.topic_metrics import TopicMetrics
-from kavka.storage.log_config import LogConfig
+from kavka.storage.log import Log
+from kavka.storage.log_dir import LogDir
 from kavka.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ class ReplicaManager:
         broker_id: int,
         log_manager: LogManager,
         metadata_cache: MetadataCache,
-        log_config: Callable[[str], LogConfig],
         run_in_worker: RunInWorker,
         metrics: TopicMetrics,
     ) -> None:
@@ -46,9 +46,10 @@ class ReplicaManager:
         self.metrics = metrics
         self._log_manager = log_manager
         self._metadata_cache = metadata_cache
-        self._log_config = log_config
         self._run_in_worker = run_in_worker
         self._staged: list[tuple[Partition, Any]] = []
+        # Called with a partition and whether this broker leads it now, after every order about it and when its disk fails.
+        self.on_leadership: list[Callable[[Partition, bool], None]] = []
 
     # ---- finding a partition
 
@@ -90,6 +91,7 @@ class ReplicaManager:
             except KafkaError as error:
                 failed = failed or {}
                 failed[partition] = error
+                self._on_storage_failure(partition, error.__cause__ or error)
             else:
                 partition.advance()
         if failed:
@@ -111,7 +113,10 @@ class ReplicaManager:
             errors = []
             for state in topic.partition_states:
                 tp = TopicPartition(topic.topic_name, state.partition_index)
-                code = await self._take_partition(tp, topic.topic_id, state)
+                known = tp in self.partitions
+                code = self._take_partition(tp, topic.topic_id, state)
+                if not known:
+                    await asyncio.sleep(0)
                 errors.append(
                     LeaderAndIsrPartitionError(
                         topic_name=tp.topic, partition_index=tp.partition, error_code=int(code)
@@ -120,7 +125,7 @@ class ReplicaManager:
             topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
         return LeaderAndIsrResponse(topics=topics)
 
-    async def _take_partition(self, tp: TopicPartition, topic_id: UUID, state: Any) -> ErrorCode:
+    def _take_partition(self, tp: TopicPartition, topic_id: UUID, state: Any) -> ErrorCode:
         partition = self.partitions.get(tp)
         if partition is None:
             partition = Partition(tp, topic_id, self.broker_id, self._run_in_worker, self.metrics.of_topic(tp.topic))
@@ -128,9 +133,7 @@ class ReplicaManager:
         elif state.leader_epoch < partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
-            the_log = self._log_manager.get(tp)
-            if the_log is None:
-                the_log = await self._log_manager.create(tp, self._log_config(tp.topic), topic_id)
+            the_log = self._log_manager.get_or_create(tp, None, topic_id, is_new=state.is_new)
         except (KafkaError, OSError) as error:
             log.error("Cannot make the log of %s: %s", tp, error)
             self.partitions[tp] = partition
@@ -140,7 +143,12 @@ class ReplicaManager:
         else:
             partition.make_follower(state, the_log)
         self.partitions[tp] = partition
+        self._tell_leadership(partition)
         return ErrorCode.NONE
+
+    def _tell_leadership(self, partition: Partition) -> None:
+        for listener in self.on_leadership:
+            listener(partition, partition.is_leader and partition.log is not None)
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         if request.controller_epoch < self.controller_epoch:
@@ -150,7 +158,8 @@ class ReplicaManager:
         for topic in request.topic_states:
             for state in topic.partition_states:
                 tp = TopicPartition(topic.topic_name, state.partition_index)
-                code = await self._stop_partition(tp, state.delete_partition)
+                code = self._stop_partition(tp, state.delete_partition)
+                await asyncio.sleep(0)
                 errors.append(
                     StopReplicaPartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
                 )
@@ -158,44 +167,40 @@ class ReplicaManager:
                 self.metrics.forget(topic.topic_name)
         return StopReplicaResponse(partition_errors=errors)
 
-    async def _stop_partition(self, tp: TopicPartition, delete: bool) -> ErrorCode:
+    def _stop_partition(self, tp: TopicPartition, delete: bool) -> ErrorCode:
         partition = self.partitions.pop(tp, None)
         if partition is not None:
             partition.leader_id = -1
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._tell_leadership(partition)
         if delete:
             try:
-                await self._log_manager.delete(tp)
+                self._log_manager.delete(tp)
             except (KafkaError, OSError) as error:
                 log.error("Cannot delete the log of %s: %s", tp, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
-    # ---- failing disks, changed configuration
+    # ---- failing disks, moved logs
 
     def _on_storage_failure(self, partition: Partition, error: BaseException) -> None:
         if partition.log is not None:
-            self._log_manager.fail_dir(partition.log.dir.parent, error)
+            self._log_manager.note_failure(partition.log, error)
 
-    def on_dir_failure(self, directory: Path) -> None:
-        for partition in self.partitions.values():
-            if partition.log is not None and partition.log.dir.parent == directory:
+    def on_dir_failure(self, _directory: LogDir, gone: list[TopicPartition]) -> None:
+        """Called by the log manager: these partitions' logs are no longer there."""
+        for tp in gone:
+            partition = self.partitions.get(tp)
+            if partition is not None:
                 partition.go_offline()
+                self._tell_leadership(partition)
 
-    def update_log_config(self, topic: str) -> None:
-        config = self._log_config(topic)
-        for (name, _), partition in self.partitions.items():
-            if name == topic and partition.log is not None:
-                partition.log.update_config(config)
+    def on_moved(self, tp: TopicPartition, moved: Log) -> None:
+        """Called by the log manager: the partition's log is now another one, with the same contents."""
+        partition = self.partitions.get(tp)
+        if partition is not None and partition.log is not None:
+            partition.log = moved
+            partition.advance()
 
     def online(self) -> Iterable[Partition]:
         return (p for p in self.partitions.values() if p.log is not None)
-
-    def high_watermarks(self) -> dict[Path, dict[TopicPartition, int]]:
-        """For replication-offset-checkpoint: by log directory."""
-        result: dict[Path, dict[TopicPartition, int]] = {}
-        for partition in self.online():
-            assert partition.log is not None
-            of_dir = result.setdefault(partition.log.dir.parent, {})
-            of_dir[partition.topic_partition] = partition.log.high_watermark
-        return result

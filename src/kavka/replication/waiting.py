@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kavka.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kavka.replication.partition import Partition
+
+
+class AppendWaiter(Protocol):
+    """Waits for a partition to have committed, or flushed, what was appended to it."""
+
+    def check(self, partition: Partition) -> None:
+        """The high watermark or the flushed offset may have moved."""
+
+    def fail(self, partition: Partition, code: ErrorCode) -> None:
+        """The partition can no longer say."""
 
 
 class ProduceWaiter:
