@@ -86,7 +86,12 @@ def test_every_compression_with_every_acks_comes_back_as_sent(
 
 def test_an_idempotent_producer_delivers_each_record_once_in_order(target: Target, created: str) -> None:
     sent = produce(
-        target, created, [{"value": b"%d" % n} for n in range(1000)], enable_idempotence=True, acks="all", batch_size=200
+        target,
+        created,
+        [{"value": b"%d" % n} for n in range(1000)],
+        enable_idempotence=True,
+        acks="all",
+        batch_size=200,
     )
     assert [metadata.offset for metadata in sent] == list(range(1000))
     assert [int(r.value) for r in read(target, created, "beginning", 1000)] == list(range(1000))

@@ -150,9 +150,7 @@ def test_every_hostile_case_has_an_expectation() -> None:
 
 
 @pytest.mark.parametrize("name", hostile.CASES)
-def test_hostile_bytes_get_what_kafka_gives_and_the_broker_goes_on(
-    broker: Target, target_name: str, name: str
-) -> None:
+def test_hostile_bytes_get_what_kafka_gives_and_the_broker_goes_on(broker: Target, target_name: str, name: str) -> None:
     if name == "null records" and target_name != KAVKA:
         pytest.skip("Apache Kafka never answers this one")
     allowed = {KAFKA_ANSWERS[name]} if name in KAFKA_ANSWERS else set()

@@ -210,9 +210,7 @@ def test_our_broker_started_on_the_folder_of_an_apache_broker_serves_every_recor
         broker.close()
 
 
-def test_a_running_brokers_folder_can_be_dumped(
-    target_name: str, java_parts: None, tmp_path: Path
-) -> None:
+def test_a_running_brokers_folder_can_be_dumped(target_name: str, java_parts: None, tmp_path: Path) -> None:
     """Index files are larger than what is in them while they are written to."""
     if target_name != KAVKA:
         pytest.skip("about Kavka's files only")

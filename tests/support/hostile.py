@@ -31,7 +31,6 @@ from tests.support.wire import (
     Wire,
     array,
     batch,
-    blob,
     message,
     record,
     request,
@@ -212,9 +211,7 @@ CASES: dict[str, Case] = {
     "a timestamp far ahead": _produce(batch([b"x"], base_timestamp=1 << 60, max_timestamp=1 << 60)),
     "a negative timestamp": _produce(batch([b"x"], base_timestamp=-5, max_timestamp=-5)),
     "a sequence without a producer": _produce(batch([b"x"], base_sequence=5)),
-    "a producer never seen, sequence 5": _produce(
-        batch([b"x"], producer_id=4242, producer_epoch=0, base_sequence=5)
-    ),
+    "a producer never seen, sequence 5": _produce(batch([b"x"], producer_id=4242, producer_epoch=0, base_sequence=5)),
     "a producer with a negative epoch": _produce(batch([b"x"], producer_id=4243, producer_epoch=-3, base_sequence=0)),
     # compression
     "zstd before it was": _produce(_packed(4, _HONEST, 3), version=6),

@@ -82,7 +82,9 @@ def run_tool(
         tool_command(version, tool, *args), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
     if check and result.returncode != 0:
-        raise AssertionError(f"{tool} {' '.join(args)} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}")
+        raise AssertionError(
+            f"{tool} {' '.join(args)} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
+        )
     return result
 
 

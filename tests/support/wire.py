@@ -390,3 +390,15 @@ def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
             return bool(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
     except (OSError, EOFError):
         return False
+
+
+def next_offset(records: bytes, offset: int) -> int:
+    """The offset after the last whole batch of format 2, or the one given where there is none."""
+    position = 0
+    while position + 61 <= len(records):
+        base, length = struct.unpack_from(">qi", records, position)
+        if position + 12 + length > len(records):
+            break
+        offset = base + struct.unpack_from(">i", records, position + 23)[0] + 1
+        position += 12 + length
+    return int(offset)
