@@ -35,6 +35,7 @@ from kavka.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from kavka.records.batch import batches
 from kavka.records.convert import down_convert
 from kavka.replication.partition import READ_COMMITTED, Partition
 from kavka.replication.waiting import FetchWaiter
@@ -210,11 +211,36 @@ class _Fetch:
         for piece in list(self._cold):
             await run(warm, piece)
         if self._ctx.version < 4:
-            magic = 0 if self._ctx.version < 2 else 1
             for asked, data, size in results:
                 if size:
-                    await run(_convert, data, magic, asked.fetch_offset)
+                    await self._down_convert(asked, data)
         return self._build(results)
+
+    async def _down_convert(self, asked: FetchPartition, data: PartitionData) -> None:
+        """Rewrite what was found to the format that an old client reads. What cannot be is an error of that partition.
+
+        Control batches have no old form. Where nothing else was found we read on: an empty answer would make
+        the client ask for the same offset for ever.
+        """
+        run = self._ctx.broker.run_in_worker
+        magic = 0 if self._ctx.version < 2 else 1
+        piece: FileSlice | None = data.records
+        data.records = EMPTY
+        try:
+            while piece is not None and not data.records:
+                data.records, after = await run(_convert, piece, magic, asked.fetch_offset)
+                piece = await self._next_piece(asked, after) if not data.records else None
+        except KafkaError as error:
+            self._refuse(asked, data, error)
+
+    async def _next_piece(self, asked: FetchPartition, offset: int) -> FileSlice | None:
+        while True:
+            try:
+                found = self._partition(asked).read(offset, asked.max_bytes, self._isolation, True)
+            except ColdRead as cold:
+                await self._ctx.broker.run_in_worker(warm, cold.slice)
+            else:
+                return found.slice if found else None
 
     def _build(self, results: list[Result]) -> FetchResponse:
         response = FetchResponse(session_id=self._context.session_id)
@@ -239,10 +265,10 @@ class _Fetch:
             )
 
 
-def _convert(data: PartitionData, magic: int, first_offset: int) -> None:
-    """In a worker thread: rewrite what was found to an older format. What cannot be is an error of that partition."""
-    try:
-        data.records = down_convert(data.records.read(), magic, first_offset)
-    except KafkaError as error:
-        data.records = EMPTY
-        data.error_code = int(error.code)
+def _convert(piece: FileSlice, magic: int, first_offset: int) -> tuple[bytes, int]:
+    """In a worker thread: the piece in an older format, and the offset after it."""
+    data = piece.read()
+    after = first_offset
+    for batch in batches(data):
+        after = batch.last_offset + 1
+    return down_convert(data, magic, first_offset), after

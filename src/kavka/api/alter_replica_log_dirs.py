@@ -1,0 +1,44 @@
+"""AlterReplicaLogDirs (key 34): move partitions between the log directories of this broker. v2 is flexible.
+
+The answer says that the move began; DescribeLogDirs shows the copy as a future replica until it is done. For a partition
+that is not here yet the wish is kept, and it is told that there is no replica, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+
+@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2))
+def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
+            for index in topic.partitions:
+                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
+                result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(code)))
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:
+    broker = ctx.broker
+    try:
+        broker.log_manager.move(partition, path)
+    except KafkaError as error:
+        return error.code
+    if partition in broker.replica_manager.partitions:
+        return ErrorCode.NONE
+    if broker.metadata_cache.partition_state(*partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.REPLICA_NOT_AVAILABLE

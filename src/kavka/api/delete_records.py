@@ -1,0 +1,52 @@
+"""DeleteRecords (key 21): move the beginning of partitions up to an offset. v2 is flexible.
+
+Whole segments before the new beginning are removed at once, part of a segment only with the rest of it.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topics import is_internal
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+NO_WATERMARK = -1
+
+
+@handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
+def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
+            try:
+                answer.low_watermark = _delete(ctx, topic.name, asked)
+            except KafkaError as error:
+                answer.error_code = int(error.code)
+            answers.append(answer)
+        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
+    return response
+
+
+def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> int:
+    if is_internal(topic):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
+    partition = ctx.broker.replica_manager.leader(topic, asked.partition_index)
+    log = partition.log
+    assert log is not None
+    if not log.config.delete:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only: its cleanup.policy has no 'delete'.")
+    start = log.delete_records_before(asked.offset)
+    ctx.broker.log_manager.retain(log)
+    for waiting in list(partition.fetch_waiters):
+        waiting.check()
+    return start

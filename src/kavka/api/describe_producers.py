@@ -1,0 +1,44 @@
+"""DescribeProducers (key 61, v0): which producers a partition remembers, and whose transactions are open."""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answers = []
+        for index in topic.partition_indexes:
+            answer = PartitionResponse(partition_index=index)
+            try:
+                log = ctx.broker.replica_manager.leader(topic.name, index).log
+                assert log is not None
+                answer.active_producers = [
+                    ProducerState(
+                        producer_id=entry.producer_id,
+                        producer_epoch=entry.epoch,
+                        last_sequence=entry.last_sequence,
+                        last_timestamp=entry.last_timestamp,
+                        coordinator_epoch=entry.coordinator_epoch,
+                        current_txn_start_offset=entry.txn_first_offset,
+                    )
+                    for entry in log.producers()
+                ]
+            except KafkaError as error:
+                answer.error_code = int(error.code)
+                answer.error_message = error.message
+            answers.append(answer)
+        response.topics.append(TopicResponse(name=topic.name, partitions=answers))
+    return response

@@ -1,0 +1,114 @@
+"""ListOffsets (key 2): the offset of a time, or of the log's beginning or end.
+
+v0     up to max_num_offsets offsets of segments, newest first
+v1     one offset with its timestamp
+v2     isolation_level: the end is the last stable offset for read_committed
+v4     current_leader_epoch (fencing), leader_epoch in the answer
+v6     flexible
+v7     -3: the record with the largest timestamp; v8 -4: the earliest on this disk; v9 -5: the latest in tiered storage
+v10    timeout_ms; v11 -6: the earliest not yet in tiered storage
+
+There is no tiered storage here, so -4 is the same as -2, and -5 and -6 find nothing.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import NO_TIMESTAMP
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kavka.replication.partition import Partition
+from kavka.storage.log import Log
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+CONSUMER = -1
+NOT_FOUND = -1
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=(0, 11))
+def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    seen: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            key = (topic.name, asked.partition_index)
+            seen[key] = seen.get(key, 0) + 1
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            try:
+                if seen[topic.name, asked.partition_index] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                _answer(ctx, request, topic.name, asked, answer)
+            except KafkaError as error:
+                answer.error_code = int(error.code)
+            answers.append(answer)
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _answer(
+    ctx: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    partition = ctx.broker.replica_manager.leader(topic, asked.partition_index)
+    log = partition.log
+    assert log is not None
+    from_consumer = request.replica_id == CONSUMER
+    if ctx.version == 0:
+        answer.old_style_offsets = _segment_offsets(ctx, log, asked.timestamp, asked.max_num_offsets, from_consumer)
+        return
+    partition.check_epoch(asked.current_leader_epoch)
+    if ctx.version < FIRST_VERSION.get(asked.timestamp, 0):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    end = partition.read_limit(request.isolation_level) if from_consumer else log.end_offset
+    answer.timestamp, answer.offset, answer.leader_epoch = _find(partition, log, asked.timestamp, end)
+
+
+def _find(partition: Partition, log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of what is asked for, each -1 where there is none."""
+    if timestamp == LATEST:
+        return NO_TIMESTAMP, end, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return NO_TIMESTAMP, log.start_offset, log.epoch_at(log.start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
+    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= end:
+        return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
+    return found.timestamp, found.offset, found.leader_epoch
+
+
+def _segment_offsets(ctx: RequestContext, log: Log, timestamp: int, count: int, from_consumer: bool) -> list[int]:
+    """v0: where segments begin that were last written before the time, newest first; and the log's end."""
+    times = [(max(s.base_offset, log.start_offset), s.last_modified_ms()) for s in log.segments]
+    if log.active_segment.size:
+        times.append((log.end_offset, ctx.broker.clock.now_ms()))
+    if timestamp == LATEST:
+        last = len(times)
+    elif timestamp == EARLIEST:
+        last = 1
+    else:
+        last = next((n for n in range(len(times), 0, -1) if times[n - 1][1] <= timestamp), 0)
+    offsets = sorted((offset for offset, _ in times[max(0, last - count) : last]), reverse=True)
+    if from_consumer and any(offset > log.high_watermark for offset in offsets):
+        return [log.high_watermark, *(offset for offset in offsets if offset <= log.high_watermark)]
+    return offsets

@@ -1,0 +1,235 @@
+"""A broker from its start to its end: which parts there are, who is given what, and in which order they come and go.
+
+Start: lock the log directories, open the metadata, know the configuration, load the logs, bind the ports, sign in,
+let the controller bring the partitions online, then accept connections. Stop goes the other way, and what it
+leaves is marked as clean. A kill at any point leaves what the next start can recover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kavka.api.fetch_session import FetchSessionCache
+from kavka.broker.metrics_listener import MetricsListener
+from kavka.broker.schedule import Schedule
+from kavka.broker.settings import Listener, Settings
+from kavka.broker.workers import Workers
+from kavka.common.clock import Clock, SystemClock
+from kavka.common.metrics import Registry
+from kavka.controller.channel import LocalChannel
+from kavka.controller.controller import Controller
+from kavka.metadata.cluster import ProducerIds, agree_on_cluster_id, lay_out, register_broker
+from kavka.metadata.dynamic_config import DynamicConfig
+from kavka.metadata.embedded import EmbeddedStore
+from kavka.metadata.paths import BrokerRegistration, EndPoint
+from kavka.network.server import Server
+from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.replica_manager import ReplicaManager
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.log_manager import LogManager
+from kavka.storage.settings import StorageSettings
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.db"
+Ready = Callable[[Sequence[Listener]], None]
+
+
+class Broker:
+    """One broker on the running loop: `await start()`, later `await stop()`. It is also what handlers get their services from."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.broker_id: int = settings.broker_id
+        self.cluster_id = ""
+        self.metrics = Registry()
+        self.metadata_cache = MetadataCache()
+        self.workers = Workers(max(2, settings.num_io_threads))
+        self.run_in_worker = self.workers.run
+        self.fetch_sessions = FetchSessionCache(
+            settings.max_incremental_fetch_session_cache_slots,
+            120.0,
+            self.clock.monotonic,
+        )
+        self.log_manager = LogManager(
+            settings.log_dirs,
+            lambda topic: self.configs.log_config(topic),
+            StorageSettings.from_values(settings.configs.values),
+            self.clock,
+            on_dir_failure=lambda directory, gone: self.replica_manager.on_dir_failure(directory, gone),
+            on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
+        )
+        self.replica_manager = ReplicaManager(
+            self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
+        )
+        self.listeners: list[Listener] = []
+        self._closing = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self._closing.aclose()
+            raise
+
+    async def stop(self) -> None:
+        await self._closing.aclose()
+
+    async def _start(self) -> None:
+        settings = self.settings
+        closing = self._closing
+        closing.callback(self.workers.close)
+        await self._open_metadata()
+
+        self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
+        await self.configs.start()
+        closing.push_async_callback(self.configs.stop)
+        await self.run_in_worker(self.log_manager.load, _report_progress)
+        closing.push_async_callback(self.run_in_worker, self.log_manager.shutdown)
+        self.configs.on_topic.append(self._topic_changed)
+
+        self.producer_ids = ProducerIds(self.store, self.broker_id)
+        self.server = Server(self)
+        closing.callback(self.server.close)
+        self.listeners = [
+            listener._replace(port=self.server.listen(listener.name, listener.host, listener.port))
+            for listener in settings.listeners
+        ]
+        await register_broker(self.store, self._registration())
+        self.controller = Controller(self)
+        await self.controller.start()
+        closing.push_async_callback(self.controller.stop)
+
+        schedule = Schedule(self.log_manager.jobs(), self.workers)
+        schedule.start()
+        closing.push_async_callback(schedule.stop)
+        closing.callback(self.log_manager.stop_jobs)
+        self._add_gauges()
+        if settings.metrics_listener is not None:
+            metrics = MetricsListener(*settings.metrics_listener, self.metrics)
+            closing.callback(metrics.close)
+        self.server.start()
+        closing.callback(self.server.stop_accepting)
+
+    async def _open_metadata(self) -> None:
+        settings = self.settings
+        await self.run_in_worker(self.log_manager.open_dirs)
+        self._closing.callback(self.log_manager.abandon)
+        _, known_cluster = self.log_manager.claim(self.broker_id, None)
+        settings.metadata_dir.mkdir(parents=True, exist_ok=True)
+        self.store = await self.run_in_worker(EmbeddedStore.open, Path(settings.metadata_dir, METADATA_FILE), self.clock)
+        self._closing.push_async_callback(self.store.close)
+        await lay_out(self.store)
+        self.cluster_id = await agree_on_cluster_id(self.store, known_cluster)
+        self.log_manager.claim(self.broker_id, self.cluster_id)
+        self.log_manager.mark(self.broker_id, self.cluster_id)
+
+    def _registration(self) -> BrokerRegistration:
+        bound = {listener.name: listener.port for listener in self.listeners}
+        return BrokerRegistration(
+            self.broker_id,
+            tuple(
+                EndPoint(a.name, a.protocol, a.host, a.port or bound[a.name]) for a in self.settings.advertised_listeners
+            ),
+            self.clock.now_ms(),
+            self.settings.broker_rack,
+        )
+
+    def local_channel(self) -> LocalChannel:
+        """How the controller in this process reaches this broker."""
+        return LocalChannel(
+            self.replica_manager.become_leader_or_follower, self._update_metadata, self.replica_manager.stop_replicas
+        )
+
+    def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        for topic in self.metadata_cache.update(request):
+            self.configs.forget_topic(topic)
+        return UpdateMetadataResponse()
+
+    def _topic_changed(self, topic: str) -> None:
+        self.log_manager.update_config(topic, self.configs.log_config(topic))
+
+    def _add_gauges(self) -> None:
+        gauge = self.metrics.gauge
+        logs = self.log_manager
+        gauge("kavka_partitions", "Partitions on this broker", read=lambda: float(len(self.replica_manager.partitions)))
+        gauge(
+            "kavka_offline_partitions",
+            "Partitions whose log cannot be used",
+            read=lambda: float(sum(p.log is None for p in list(self.replica_manager.partitions.values()))),
+        )
+        gauge(
+            "kavka_log_size_bytes",
+            "Bytes of a partition's log",
+            ("topic", "partition"),
+            read=lambda: [
+                ((tp.topic, str(tp.partition)), float(one.size))
+                for tp, one in [(one.topic_partition, one) for one in list(logs.logs())]
+            ],
+        )
+        gauge(
+            "kavka_log_end_offset",
+            "The offset that a partition's next record gets",
+            ("topic", "partition"),
+            read=lambda: [
+                ((one.topic_partition.topic, str(one.topic_partition.partition)), float(one.end_offset))
+                for one in list(logs.logs())
+            ],
+        )
+        gauge(
+            "kavka_offline_log_directories",
+            "Log directories that have failed",
+            read=lambda: float(len(logs.dirs) - len(logs.online_dirs)),
+        )
+
+
+def _report_progress(*what: Any) -> None:
+    log.info("Loading logs: %s", " ".join(map(str, what)))
+
+
+async def serve(settings: Settings, ready: Ready | None = None) -> None:
+    """Run a broker until SIGINT or SIGTERM."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    broker = Broker(settings)
+    await broker.start()
+    try:
+        # What is there now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        if ready is not None:
+            ready(broker.listeners)
+        await stop.wait()
+    finally:
+        await broker.stop()
+
+
+def run(settings: Settings, ready: Ready | None = None) -> int:
+    """A broker as the whole process. Errors of the start are raised: OSError, ConfigError, KafkaError, LogDirError, StoreError."""
+    _allow_many_files()
+    try:
+        from uvloop import run as run_loop
+    except ImportError:
+        run_loop = asyncio.run
+    run_loop(serve(settings, ready))
+    return 0
+
+
+def _allow_many_files() -> None:
+    """Every connection and every segment is a file: take as many as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
