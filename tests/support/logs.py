@@ -46,7 +46,7 @@ def build(records: Sequence[KeyValue], timestamp: int = START_MS, **options: obj
 
 
 def append(log: Log, records: Sequence[KeyValue], *, epoch: int = 0, replicated: bool = True, **options: object) -> int:
-    """One batch; returns its first offset. All of it is below the high watermark afterwards unless `replicated` is False."""
+    """One batch; returns its first offset. `replicated`: all of it is below the high watermark afterwards."""
     options.setdefault("timestamp", log.clock.now_ms())
     info = log.stage_as_leader(memoryview(build(records, **options)), epoch)  # type: ignore[arg-type]
     log.write_staged()

@@ -1,0 +1,383 @@
+"""Compaction of one log: the last record of every key stays, in a few new segments that take the place of the old ones.
+
+It goes in steps, each prepared and finished on the loop thread and run in a worker thread:
+
+1. The keys of the dirty part, from the first dirty offset on, are read into an offset map until that is full or the
+   first offset that must not be cleaned is reached.
+2. The segments below that point, clean ones too, are put in groups that together stay within the size of one segment.
+   Each group is filtered into a segment of its own, `<first base offset>.log.cleaned` and its indexes.
+3. When that is on disk, `Log.replace_segments` swaps it in, on the loop and in one go: `.cleaned` to `.swap`, old ones
+   to `.deleted`, `.swap` to the plain name. A crash before the last `.cleaned` is renamed leaves the old segments, a
+   crash after it the new one: opening the log completes either.
+
+The worker opens the old files by name for itself, so what the loop closes or deletes meanwhile does not matter: a
+cleaning whose segments are gone is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kavka.common.clock import Clock
+from kavka.records.batch import HEADER_SIZE, LENGTH_AND_MAGIC, LOG_OVERHEAD, Batch, Buffer, batch_at, corrupt
+from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerStats, LastRecord, index_batch
+from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
+from kavka.storage.log import Log
+from kavka.storage.offset_map import OffsetMap
+from kavka.storage.pace import Pace, Stopped
+from kavka.storage.segment import LogSegment
+from kavka.storage.transaction_index import AbortedTxn
+
+MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """The broker's settings `log.cleaner.*`, with Kafka's defaults."""
+
+    enable: bool = True
+    threads: int = 1
+    dedupe_buffer_size: int = 128 * 1024 * 1024
+    io_buffer_size: int = 512 * 1024
+    io_buffer_load_factor: float = 0.9
+    io_max_bytes_per_second: float | None = None
+    backoff_ms: int = 15_000
+
+
+class Uncleanable(Exception):
+    """A log that the cleaner will not look at again before a restart; `str()` says why."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """A segment as the worker needs it: nothing here changes while it works."""
+
+    segment: LogSegment
+    path: str
+    base_offset: int
+    size: int
+    next_base: int
+    modified_ms: int
+    position: int = 0
+    aborted: Sequence[AbortedTxn] = ()
+
+
+@dataclass(slots=True)
+class _MapStep:
+    sources: list[_Source]
+    aborted: Sequence[AbortedTxn]
+
+
+@dataclass(slots=True)
+class _GroupStep:
+    sources: list[_Source]
+    producers: dict[int, LastRecord]
+    cleaned: LogSegment | None = None
+    changed: bool = False
+    """Whether any batch was dropped or written anew: a single segment that stays as it is is not swapped."""
+
+
+@dataclass(slots=True)
+class CleaningResult:
+    """`end_offset` is the first offset that is still dirty."""
+
+    end_offset: int
+    stats: CleanerStats = field(default_factory=CleanerStats)
+
+
+class LogCleaning:
+    """One cleaning of one log. `prepare` and `finish` run on the loop thread, `run` in a worker, in turn, until
+    `finish` gives a result; `abort` is for the loop thread too. What `run` raised goes to `fail`."""
+
+    def __init__(
+        self,
+        log: Log,
+        first_dirty_offset: int,
+        upper_bound: int,
+        settings: CleanerSettings,
+        clock: Clock,
+        pace: Pace | None = None,
+    ) -> None:
+        self.log = log
+        self.first_dirty_offset = first_dirty_offset
+        self.upper_bound = upper_bound
+        self.settings = settings
+        self.clock = clock
+        self.pace = pace or Pace(settings.io_max_bytes_per_second)
+        self.now_ms = clock.now_ms()
+        self.stats = CleanerStats()
+        self.aborted = False
+        self.end_offset = first_dirty_offset
+        self._directory = str(log.dir)
+        self._config = log.config
+        self._transactions = CleanedTransactions()
+        self._groups: list[list[LogSegment]] | None = None
+        self._step: _MapStep | _GroupStep | None = None
+        self._map: OffsetMap | None = None
+        # Tombstones of the old formats have no horizon of their own: they go with the age of the segment they are in.
+        clean = [s for s in log.segments if s.base_offset < first_dirty_offset]
+        self._legacy_horizon_ms = clean[-1].last_modified_ms() - self._config.delete_retention_ms if clean else 0
+
+    def abort(self) -> None:
+        """The log is going to be truncated, deleted or moved: what is done so far is dropped, at once or when `run`
+        ends."""
+        self.aborted = True
+        self.pace.stop()
+
+    # --- on the loop thread
+
+    def prepare(self) -> None:
+        """Collects what the next `run` needs. Raises Stopped when the log has changed under it."""
+        if self.aborted:
+            raise Stopped
+        if self._map is None:
+            segments = _between(self.log.segments, self.first_dirty_offset, self.upper_bound)
+            sources = self._sources(segments, self.upper_bound)
+            if sources and sources[0].base_offset < self.first_dirty_offset:
+                sources[0].position = segments[0].offset_index.lookup(self.first_dirty_offset)[1]
+            aborted = self.log.aborted_transactions(self.first_dirty_offset, self.upper_bound)
+            self._step = _MapStep(sources, aborted)
+            return
+        if self._groups is None:
+            self._groups = group_segments(
+                [s for s in self.log.segments if s.base_offset < self.end_offset],
+                self._config.segment_bytes,
+                self._config.segment_index_bytes,
+                self.upper_bound,
+            )
+        group = self._groups[0]
+        if not self._still_there(group):
+            raise Stopped
+        sources = self._sources(group, self._end_of(group))
+        for source in sources:
+            source.aborted = self.log.aborted_transactions(source.base_offset, source.next_base)
+        producers = {e.producer_id: LastRecord(e.last_offset, e.epoch) for e in self.log.producers()}
+        self._step = _GroupStep(sources, producers)
+
+    def _sources(self, segments: Sequence[LogSegment], end: int) -> list[_Source]:
+        bases = [s.base_offset for s in segments[1:]] + [end]
+        return [
+            _Source(s, s.file.path, s.base_offset, s.size, bases[n], s.last_modified_ms())
+            for n, s in enumerate(segments)
+        ]
+
+    def _end_of(self, group: list[LogSegment]) -> int:
+        following = [s.base_offset for s in self.log.segments if s.base_offset > group[-1].base_offset]
+        return following[0]
+
+    def _still_there(self, group: list[LogSegment]) -> bool:
+        segments = self.log.segments
+        return all(any(s is one for s in segments[:-1]) for one in group)
+
+    def finish(self) -> CleaningResult | None:
+        """Swaps in what `run` made. The result when the cleaning is over, None when there is another step."""
+        step, self._step = self._step, None
+        if isinstance(step, _GroupStep):
+            cleaned, step.cleaned = step.cleaned, None
+            assert cleaned is not None and self._groups is not None
+            group = [source.segment for source in step.sources]
+            if self.aborted or not self._still_there(group):
+                cleaned.delete()
+                raise Stopped
+            if step.changed:
+                self.log.replace_segments([cleaned], group)
+            else:
+                cleaned.delete()
+            self._groups.pop(0)
+        elif self.aborted:
+            raise Stopped
+        elif self.end_offset <= self.first_dirty_offset:
+            raise Uncleanable(
+                f"a single batch of {self.log.topic_partition} has more keys than log.cleaner.dedupe.buffer.size holds"
+            )
+        if self._groups is None or self._groups:
+            return None
+        return CleaningResult(self.end_offset, self.stats)
+
+    def fail(self) -> None:
+        """After an error in `run` or `prepare`: removes what was begun."""
+        step, self._step = self._step, None
+        if isinstance(step, _GroupStep) and step.cleaned is not None:
+            with contextlib.suppress(OSError):
+                step.cleaned.delete()
+
+    # --- in the worker
+
+    def run(self) -> None:
+        """The step that `prepare` made. Raises Stopped when the cleaning was aborted or the log has changed under
+        it."""
+        step = self._step
+        assert step is not None
+        try:
+            if isinstance(step, _MapStep):
+                self._build_map(step)
+            else:
+                self._clean_group(step)
+        except FileNotFoundError:
+            # The loop has renamed or removed a source since this was prepared.
+            if all(os.path.exists(source.path) for source in step.sources):
+                raise
+            raise Stopped from None
+
+    def _build_map(self, step: _MapStep) -> None:
+        span = self.upper_bound - self.first_dirty_offset
+        settings = self.settings
+        offset_map = self._map = OffsetMap(settings.dedupe_buffer_size, settings.io_buffer_load_factor, span)
+        transactions = CleanedTransactions()
+        transactions.add(step.aborted)
+        breathe = self.pace.breathe
+        for source in step.sources:
+            for batch in self._batches(source):
+                self.stats.map_bytes += batch.size
+                if not index_batch(batch, self.first_dirty_offset, offset_map, transactions, self.stats, breathe):
+                    self.end_offset = offset_map.latest_offset + 1
+                    return
+                breathe()
+            # Batches at the end may have been lost in an earlier cleaning.
+            offset_map.latest_offset = max(offset_map.latest_offset, source.next_base - 1)
+        self.end_offset = offset_map.latest_offset + 1
+
+    def _clean_group(self, step: _GroupStep) -> None:
+        assert self._map is not None
+        cleaned = step.cleaned = LogSegment.create(
+            self._directory, step.sources[0].base_offset, self._config, self.now_ms, suffix=CLEANED_SUFFIX
+        )
+        self._transactions.write = cleaned.txn_index.append
+        out: list[Buffer] = []
+        pending = 0
+        for source in step.sources:
+            self._transactions.add(source.aborted)
+            keep = BatchFilter(
+                self._map,
+                self._transactions,
+                step.producers,
+                self.upper_bound,
+                self.now_ms,
+                self._config.delete_retention_ms,
+                keep_legacy_tombstones=source.modified_ms > self._legacy_horizon_ms,
+                stats=self.stats,
+                breathe=self.pace.breathe,
+            )
+            for batch in self._batches(source):
+                result = keep.clean(batch)
+                step.changed |= not isinstance(result, memoryview)
+                if result is not None:
+                    out.append(result)
+                    pending += len(result)
+                    if pending >= self.settings.io_buffer_size // 2:
+                        self._write(cleaned, out)
+                        pending = 0
+                self.pace.breathe()
+        self._write(cleaned, out)
+        cleaned.become_inactive()
+        step.changed |= len(step.sources) > 1
+        if step.changed:
+            cleaned.flush()
+            fsync_dir(self._directory)
+            cleaned.set_last_modified_ms(step.sources[-1].modified_ms)
+
+    def _write(self, cleaned: LogSegment, out: list[Buffer]) -> None:
+        if out:
+            data = b"".join(out)
+            out.clear()
+            cleaned.append_batches(data)
+            self.pace.moved(len(data))
+
+    def _batches(self, source: _Source) -> Iterator[Batch]:
+        """All batches of a segment from a position on, read in chunks of `log.cleaner.io.buffer.size`."""
+        position = source.position
+        chunk_size = max(self.settings.io_buffer_size // 2, HEADER_SIZE)
+        fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while position < source.size:
+                chunk = _pread(fd, min(chunk_size, source.size - position), position)
+                self.pace.moved(len(chunk))
+                pos = 0
+                batch = batch_at(chunk, 0, len(chunk))
+                if batch is None:
+                    chunk = _pread(fd, _needed(chunk, source, position), position)
+                    self.pace.moved(len(chunk))
+                    batch = batch_at(chunk, 0, len(chunk))
+                    if batch is None:
+                        raise corrupt(f"{source.path}: no whole batch at position {position}")
+                while batch is not None:
+                    yield batch
+                    pos = batch.end
+                    batch = batch_at(chunk, pos, len(chunk))
+                position += pos
+        finally:
+            os.close(fd)
+
+
+def _pread(fd: int, size: int, position: int) -> bytes:
+    data = os.pread(fd, size, position)
+    if len(data) != size:
+        raise Stopped
+    return data
+
+
+def _needed(chunk: bytes, source: _Source, position: int) -> int:
+    """The size of the batch that did not fit into the chunk."""
+    left = source.size - position
+    if len(chunk) >= LENGTH_AND_MAGIC.size:
+        size: int = LOG_OVERHEAD + LENGTH_AND_MAGIC.unpack_from(chunk, 0)[1]
+        if len(chunk) < size <= left:
+            return size
+    raise corrupt(f"{source.path}: a batch at position {position} does not fit in the {left} bytes that are left")
+
+
+def _between(segments: Sequence[LogSegment], start: int, end: int) -> list[LogSegment]:
+    """The segments that hold offsets in [start, end): from the one that holds `start` on."""
+    first = 0
+    for n, segment in enumerate(segments):
+        if segment.base_offset <= start:
+            first = n
+    return [segment for segment in segments[first:] if segment.base_offset < end]
+
+
+def group_segments(
+    segments: Sequence[LogSegment], max_bytes: int, max_index_bytes: int, upper_bound: int
+) -> list[list[LogSegment]]:
+    """Neighbours that together fit in one segment, by their bytes, their indexes, and the 31 bits of a relative
+    offset."""
+    groups: list[list[LogSegment]] = []
+    size = index = time_index = 0
+    for n, segment in enumerate(segments):
+        bytes_ = segment.size
+        index_bytes = segment.offset_index.entries * segment.offset_index.ENTRY
+        time_bytes = segment.time_index.entries * segment.time_index.ENTRY
+        last = (segments[n + 1].base_offset if n + 1 < len(segments) else upper_bound) - 1
+        if (
+            groups
+            and size + bytes_ <= max_bytes
+            and index + index_bytes <= max_index_bytes
+            and time_index + time_bytes <= max_index_bytes
+            and last - groups[-1][0].base_offset <= MAX_INT
+        ):
+            groups[-1].append(segment)
+            size += bytes_
+            index += index_bytes
+            time_index += time_bytes
+        else:
+            groups.append([segment])
+            size, index, time_index = bytes_, index_bytes, time_bytes
+    return groups
+
+
+def clean_now(cleaning: LogCleaning, swapped: Callable[[], None] | None = None) -> CleaningResult:
+    """All steps in one thread, for tools and tests."""
+    while True:
+        try:
+            cleaning.prepare()
+            cleaning.run()
+        except BaseException:
+            cleaning.fail()
+            raise
+        result = cleaning.finish()
+        if swapped is not None:
+            swapped()
+        if result is not None:
+            return result

@@ -1,0 +1,307 @@
+"""Which log is cleaned next, up to where each is clean, and which must be left alone.
+
+All of it belongs to the loop thread, except that `CleanerJob.run` runs in a worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kavka.common.clock import Clock
+from kavka.common.types import TopicPartition
+from kavka.storage.checkpoint import CheckpointError
+from kavka.storage.cleaner import CleanerSettings, CleaningResult, LogCleaning
+from kavka.storage.files import fsync_dir
+from kavka.storage.jobs import Job
+from kavka.storage.log import Log
+from kavka.storage.log_config import MAX_LONG
+from kavka.storage.log_dir import LogDir, is_dir_failure
+from kavka.storage.pace import Pace, Stopped
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """What there is to clean in one log, by whole segments.
+
+    Offsets in [first_dirty_offset, upper_bound) may be cleaned now; `overdue` says that `max.compaction.lag.ms` is over
+    for some.
+    """
+
+    log: Log
+    first_dirty_offset: int
+    upper_bound: int
+    clean_bytes: int
+    cleanable_bytes: int
+    overdue: bool
+
+    @property
+    def total_bytes(self) -> int:
+        return self.clean_bytes + self.cleanable_bytes
+
+    @property
+    def ratio(self) -> float:
+        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    @property
+    def due(self) -> bool:
+        return self.cleanable_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
+
+
+def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
+    """Kafka's rules: never the active segment, nothing at or past the last stable offset, nothing within
+    `min.compaction.lag.ms`."""
+    first_dirty = log.start_offset if clean_offset is None else clean_offset
+    if not log.start_offset <= first_dirty <= log.end_offset:
+        # Retention has moved past it, or the end of the log was lost: all of it counts as dirty.
+        first_dirty = log.start_offset
+    segments = log.segments
+    active = segments[-1].base_offset
+    bound = min(log.last_stable_offset, active)
+    inactive = segments[:-1]
+    dirty = [s for n, s in enumerate(inactive) if segments[n + 1].base_offset > first_dirty]
+    lag = log.config.min_compaction_lag_ms
+    if lag > 0:
+        young = next((s for s in dirty if s.largest_timestamp > now_ms - lag), None)
+        if young is not None:
+            bound = min(bound, young.base_offset)
+    # Whole segments only: the one that holds the bound stays as it is.
+    upper = next((s.base_offset for n, s in enumerate(inactive) if segments[n + 1].base_offset > bound), active)
+    clean_bytes = sum(s.size for s in inactive if s.base_offset < first_dirty)
+    cleanable = sum(s.size for s in dirty if s.base_offset < upper)
+    overdue = False
+    if log.config.max_compaction_lag_ms < MAX_LONG:
+        times = [t for s in dirty if (t := s.first_batch_timestamp()) is not None and t > 0]
+        overdue = bool(times) and min(times) < now_ms - log.config.max_compaction_lag_ms
+    return LogToClean(log, first_dirty, upper, clean_bytes, cleanable, overdue)
+
+
+class CleanerManager:
+    """The state of compaction of all logs of a broker.
+
+    A log that is being cleaned may not have segments removed by anyone else: whoever truncates, deletes or moves a log
+    calls `abort` (or `pause`) first; retention leaves out what `is_cleaning`.
+    """
+
+    def __init__(self, logs: Callable[[], Iterable[Log]], dir_of: Callable[[Log], LogDir], clock: Clock) -> None:
+        self._logs = logs
+        self._dir_of = dir_of
+        self._clock = clock
+        self.clean_offsets: dict[TopicPartition, int] = {}
+        self.uncleanable: dict[TopicPartition, str] = {}
+        self.current: LogCleaning | None = None
+        self._paused: dict[TopicPartition, int] = {}
+        self.max_dirty_ratio = 0.0
+        self.last_run_ms = clock.now_ms()
+
+    def load(self, log_dir: LogDir) -> None:
+        """In the thread that loads: reads the directory's checkpoint. A corrupt one means that all is cleaned once
+        more."""
+        try:
+            self.clean_offsets.update(log_dir.cleaner.read())
+        except CheckpointError as error:
+            logger.warning("%s: compacted logs in %s are cleaned from their start again", error, log_dir.path)
+
+    def offsets_in(self, log_dir: LogDir) -> dict[TopicPartition, int]:
+        """What `cleaner-offset-checkpoint` of the directory is to say."""
+        known = self.clean_offsets
+        found = {}
+        for log in self._logs():
+            offset = known.get(log.topic_partition)
+            if offset is not None and self._dir_of(log) is log_dir:
+                found[log.topic_partition] = offset
+        return found
+
+    # --- who may be cleaned
+
+    def is_cleaning(self, partition: TopicPartition) -> bool:
+        return self.current is not None and self.current.log.topic_partition == partition
+
+    def pause(self, partition: TopicPartition) -> None:
+        """No cleaning of it until `resume` has been called as often; one under way is dropped."""
+        self._paused[partition] = self._paused.get(partition, 0) + 1
+        self.abort(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        left = self._paused.get(partition, 0) - 1
+        if left > 0:
+            self._paused[partition] = left
+        else:
+            self._paused.pop(partition, None)
+
+    def abort(self, partition: TopicPartition) -> None:
+        if self.current is not None and self.is_cleaning(partition):
+            self.current.abort()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is deleted."""
+        self.abort(partition)
+        self.clean_offsets.pop(partition, None)
+        self.uncleanable.pop(partition, None)
+        self._paused.pop(partition, None)
+
+    def truncated(self, partition: TopicPartition, offset: int) -> None:
+        """The log now ends at `offset`: what follows will be new, and dirty."""
+        if self.clean_offsets.get(partition, 0) > offset:
+            self.clean_offsets[partition] = offset
+
+    # --- which is next
+
+    def pick(self) -> LogToClean | None:
+        """The dirtiest log that is due."""
+        now = self.last_run_ms = self._clock.now_ms()
+        best: LogToClean | None = None
+        self.max_dirty_ratio = 0.0
+        for log in self._logs():
+            partition = log.topic_partition
+            if not log.config.compact or len(log.segments) < 2:
+                continue
+            if partition in self.uncleanable or partition in self._paused:
+                continue
+            try:
+                candidate = measure(log, self.clean_offsets.get(partition), now)
+            except Exception as error:
+                self.give_up(partition, error)
+                continue
+            self.max_dirty_ratio = max(self.max_dirty_ratio, candidate.ratio)
+            if candidate.due and (best is None or candidate.ratio > best.ratio):
+                best = candidate
+        return best
+
+    def give_up(self, partition: TopicPartition, error: BaseException) -> None:
+        self.uncleanable[partition] = str(error) or type(error).__name__
+        logger.error("%s cannot be compacted and is left as it is until the next start: %s", partition, error)
+
+
+class CleanerJob(Job):
+    """Cleans logs one after another, the dirtiest first, until none is due."""
+
+    name = "cleaner"
+
+    def __init__(
+        self,
+        manager: CleanerManager,
+        settings: CleanerSettings,
+        clock: Clock,
+        dir_failed: Callable[[LogDir, BaseException], None],
+        dir_of: Callable[[Log], LogDir],
+    ) -> None:
+        self.period_ms = settings.backoff_ms
+        self.settings = settings
+        self.cleaned_logs = 0
+        self._manager = manager
+        self._clock = clock
+        self._dir_failed = dir_failed
+        self._dir_of = dir_of
+        self._checkpoint: tuple[LogDir, dict[TopicPartition, int], Path] | None = None
+        self._prepared: Exception | None = None
+        self._log_dir: LogDir | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """On the loop thread: nothing new is begun, what is under way ends at its next breath."""
+        self._stopped = True
+        if self._manager.current is not None:
+            self._manager.current.abort()
+
+    def prepare(self) -> bool:
+        if self._checkpoint is not None:
+            return True
+        if self._stopped:
+            return False
+        manager = self._manager
+        cleaning = manager.current
+        if cleaning is None:
+            candidate = manager.pick()
+            if candidate is None:
+                return False
+            pace = Pace(self.settings.io_max_bytes_per_second)
+            self._log_dir = self._dir_of(candidate.log)
+            cleaning = manager.current = LogCleaning(
+                candidate.log,
+                candidate.first_dirty_offset,
+                candidate.upper_bound,
+                self.settings,
+                self._clock,
+                pace,
+            )
+        try:
+            cleaning.prepare()
+        except Exception as error:
+            self._prepared = error
+        return True
+
+    def run(self) -> None:
+        if self._checkpoint is not None:
+            log_dir, offsets, folder = self._checkpoint
+            fsync_dir(folder)
+            log_dir.cleaner.write(offsets)
+        elif self._prepared is not None:
+            raise self._prepared
+        elif self._manager.current is not None:
+            self._manager.current.run()
+
+    def finish(self, error: BaseException | None) -> bool:
+        if self._checkpoint is not None:
+            log_dir = self._checkpoint[0]
+            self._checkpoint = None
+            if error is not None:
+                self._note(log_dir, error)
+            return not self._stopped and error is None
+        cleaning = self._manager.current
+        self._prepared = None
+        if cleaning is None:
+            return False
+        if error is not None:
+            return self._ended(cleaning, error)
+        try:
+            result = cleaning.finish()
+        except Exception as failure:
+            return self._ended(cleaning, failure)
+        if result is not None:
+            self._completed(cleaning, result)
+        return True
+
+    def _completed(self, cleaning: LogCleaning, result: CleaningResult) -> None:
+        manager, log = self._manager, cleaning.log
+        manager.current = None
+        manager.clean_offsets[log.topic_partition] = result.end_offset
+        if self._log_dir is not None:
+            self._checkpoint = (self._log_dir, manager.offsets_in(self._log_dir), log.dir)
+        self.cleaned_logs += 1
+        stats = result.stats
+        logger.info(
+            "cleaned %s up to offset %d: %d of %d records and %d of %d bytes are left",
+            log.topic_partition,
+            result.end_offset,
+            stats.records_written,
+            stats.records_read,
+            stats.bytes_written,
+            stats.bytes_read,
+        )
+
+    def _ended(self, cleaning: LogCleaning, error: BaseException) -> bool:
+        """A cleaning that did not come to its end: aborted, out of room, on a broken disk, or of a log that cannot be
+        cleaned. True when the next log may follow at once."""
+        partition = cleaning.log.topic_partition
+        cleaning.fail()
+        self._manager.current = None
+        if isinstance(error, Stopped):
+            logger.debug("the cleaning of %s was dropped", partition)
+        elif isinstance(error, OSError) or is_dir_failure(error):
+            if self._log_dir is not None:
+                self._note(self._log_dir, error)
+            return False
+        else:
+            self._manager.give_up(partition, error)
+        return not self._stopped
+
+    def _note(self, log_dir: LogDir, error: BaseException) -> None:
+        if is_dir_failure(error):
+            self._dir_failed(log_dir, error)
+        else:
+            logger.warning("the cleaner cannot go on in %s for now: %s", log_dir.path, error)

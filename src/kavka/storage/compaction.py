@@ -1,0 +1,451 @@
+"""What the cleaner does to one batch: which of its records stay, and how the rest is written anew.
+
+Offsets never change: a batch keeps its base offset, its last offset and its producer's fields whatever it loses, and
+kept records are copied byte for byte, as their deltas still hold. The one exception is a batch that gets a delete
+horizon: that time takes the place of the base timestamp (attribute bit 6), so the timestamp deltas are made anew.
+
+A batch that lost all its records goes away, unless it is the last one of an active producer (its sequence number is
+what a retry is compared with) or the last of the cleaned range: then its header stays, with no records.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+from kavka.records.batch import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Batch,
+    Buffer,
+    batches,
+    corrupt,
+    legacy_key_value,
+    rewrite_crc,
+)
+from kavka.records.compression import compress, decompress
+from kavka.records.control import ABORT, COMMIT, control_type
+from kavka.records.reader import batch_records
+from kavka.records.varint import decode_varint, encode_varint
+from kavka.storage.offset_map import OffsetMap
+from kavka.storage.transaction_index import AbortedTxn
+
+_PLACE = Struct(">qi")
+_LENGTHS = Struct(">ii")
+SLICE = 256
+"""So many records are looked at between two calls of `breathe`."""
+
+
+class LastRecord(NamedTuple):
+    """Where a producer that is still active stands: the offset of its last data, -1 where there is only a marker."""
+
+    offset: int
+    epoch: int
+
+
+class Entry(NamedTuple):
+    """One record of a magic 2 batch, found but not opened: it is `body[start:end]`."""
+
+    start: int
+    end: int
+    offset_delta: int
+    key: bytes | None
+    tombstone: bool
+
+
+@dataclass(slots=True)
+class CleanerStats:
+    records_read: int = 0
+    bytes_read: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    map_records: int = 0
+    map_bytes: int = 0
+    keyless: int = 0
+
+
+# --- finding the records in a batch
+
+
+def entries(body: bytes, count: int) -> list[Entry]:
+    """The records of an unpacked magic 2 body. CORRUPT_MESSAGE where they do not fill it exactly."""
+    found: list[Entry] = []
+    add = found.append
+    new = tuple.__new__
+    pos = 0
+    size = len(body)
+    try:
+        for _ in range(count):
+            start = pos
+            n = body[pos]
+            if n < 128:
+                pos += 1
+                length = n >> 1 ^ -(n & 1)
+            else:
+                length, pos = decode_varint(body, pos)
+            end = pos + length
+            pos += 1
+            while body[pos] > 127:
+                pos += 1
+            pos += 1
+            n = body[pos]
+            if n < 128:
+                pos += 1
+                delta = n >> 1 ^ -(n & 1)
+            else:
+                delta, pos = decode_varint(body, pos)
+            n = body[pos]
+            if n < 128:
+                pos += 1
+                length = n >> 1 ^ -(n & 1)
+            else:
+                length, pos = decode_varint(body, pos)
+            if length < 0:
+                key = None
+            else:
+                key = body[pos : pos + length]
+                pos += length
+            # A null value is length -1, which zigzag makes 1.
+            tombstone = body[pos] == 1
+            if not pos < end <= size:
+                raise corrupt(f"a record at byte {start} does not end where it says")
+            add(new(Entry, (start, end, delta, key, tombstone)))
+            pos = end
+    except IndexError:
+        raise corrupt(f"the records end too early: {len(found)} of {count} are there") from None
+    if pos != size:
+        raise corrupt(f"{size - pos} bytes follow the last record")
+    return found
+
+
+def _timestamp_delta(body: bytes, entry: Entry) -> tuple[int, int, int]:
+    """A record's timestamp delta, and where it starts and ends in `body`."""
+    pos = entry.start
+    while body[pos] > 127:
+        pos += 1
+    pos += 2
+    delta, end = decode_varint(body, pos, 10)
+    return delta, pos, end
+
+
+def body_of(batch: Batch) -> bytes:
+    """The unpacked records of a magic 2 batch, its CRC checked."""
+    batch.ensure_crc()
+    data = batch.data[HEADER_SIZE:]
+    codec = batch.attributes & CODEC_MASK
+    return decompress(codec, data) if codec else bytes(data)
+
+
+def marker_type(batch: Batch) -> int | None:
+    """COMMIT or ABORT of a control batch; another number for other control records; None where it has no record."""
+    if not batch.count:
+        return None
+    return control_type(entries(body_of(batch), batch.count)[0].key)
+
+
+# --- transactions
+
+
+class CleanedTransactions:
+    """Follows the transactions through the batches of a cleaning, in order: whose data was aborted, and which markers
+    still have data before them. `write` gets the aborted ones that the new segment's index must still name."""
+
+    __slots__ = ("_aborted", "_committed", "_waiting", "write")
+
+    def __init__(self, write: Callable[[AbortedTxn], None] | None = None) -> None:
+        self.write = write
+        self._waiting: list[tuple[int, AbortedTxn]] = []
+        self._aborted: dict[int, tuple[AbortedTxn, bool]] = {}
+        self._committed: set[int] = set()
+
+    def add(self, transactions: Iterable[AbortedTxn]) -> None:
+        for txn in transactions:
+            heapq.heappush(self._waiting, (txn.first_offset, txn))
+
+    def _advance(self, offset: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= offset:
+            txn = heapq.heappop(waiting)[1]
+            self._aborted.setdefault(txn.producer_id, (txn, False))
+
+    def is_aborted(self, batch: Batch) -> bool:
+        """For a data batch: whether its transaction was aborted."""
+        self._advance(batch.last_offset)
+        if not batch.attributes & TRANSACTIONAL_MASK or batch.magic < 2:
+            return False
+        found = self._aborted.get(batch.producer_id)
+        if found is None:
+            self._committed.add(batch.producer_id)
+            return False
+        self._aborted[batch.producer_id] = (found[0], True)
+        return True
+
+    def is_spent(self, batch: Batch) -> bool:
+        """For a control batch: whether nothing of its transaction was met, so that it may go in its time."""
+        self._advance(batch.last_offset)
+        kind = marker_type(batch)
+        if kind is None:
+            return True
+        if kind == ABORT:
+            found = self._aborted.pop(batch.producer_id, None)
+            if found is not None and found[1]:
+                if self.write is not None:
+                    self.write(found[0])
+                return False
+            return True
+        if kind == COMMIT:
+            if batch.producer_id in self._committed:
+                self._committed.remove(batch.producer_id)
+                return False
+            return True
+        return False
+
+
+# --- the two passes
+
+
+def no_breath() -> None:
+    """Nothing to yield to."""
+
+
+def index_batch(
+    batch: Batch,
+    start_offset: int,
+    offset_map: OffsetMap,
+    transactions: CleanedTransactions,
+    stats: CleanerStats,
+    breathe: Callable[[], None] = no_breath,
+) -> bool:
+    """First pass: takes the keys of one batch into the map. False when the map is full: the batch is not covered."""
+    if batch.magic < 2:
+        records = list(batch_records(batch))
+        pairs = [(r.key, r.offset) for r in records if r.key is not None and r.offset >= start_offset]
+        stats.map_records += len(records)
+        if not offset_map.put_all(pairs):
+            return False
+    elif batch.attributes & CONTROL_MASK:
+        transactions.is_spent(batch)
+        stats.map_records += 1
+    elif transactions.is_aborted(batch):
+        stats.map_records += batch.count or 0
+    elif batch.count:
+        base = batch.base_offset
+        found = iter(
+            [(e.key, base + e.offset_delta) for e in entries(body_of(batch), batch.count) if e.key is not None]
+        )
+        stats.map_records += batch.count
+        skip = start_offset > base
+        while part := list(islice(found, SLICE)):
+            if skip:
+                part = [pair for pair in part if pair[1] >= start_offset]
+            if not offset_map.put_all(part):
+                return False
+            breathe()
+    if batch.last_offset >= start_offset:
+        offset_map.latest_offset = max(offset_map.latest_offset, batch.last_offset)
+    return True
+
+
+@dataclass(slots=True)
+class BatchFilter:
+    """Second pass: what stays of each batch. One for each source segment, by whose age legacy tombstones are judged."""
+
+    offset_map: OffsetMap
+    transactions: CleanedTransactions
+    producers: Mapping[int, LastRecord]
+    upper_bound: int
+    now_ms: int
+    delete_retention_ms: int
+    keep_legacy_tombstones: bool
+    stats: CleanerStats = field(default_factory=CleanerStats)
+    breathe: Callable[[], None] = no_breath
+
+    def clean(self, batch: Batch) -> Buffer | None:
+        """What is to be written in place of the batch: itself, another, or nothing."""
+        self.stats.bytes_read += batch.size
+        result = self._clean_legacy(batch) if batch.magic < 2 else self._clean(batch)
+        if result is not None:
+            self.stats.bytes_written += len(result)
+        return result
+
+    def _clean(self, batch: Batch) -> Buffer | None:
+        count = batch.count or 0
+        self.stats.records_read += count
+        horizon = batch.delete_horizon
+        is_control = bool(batch.attributes & CONTROL_MASK)
+        spent = False
+        if is_control:
+            spent = self.transactions.is_spent(batch)
+            drop_all = spent and horizon is not None and horizon <= self.now_ms
+        else:
+            drop_all = self.transactions.is_aborted(batch)
+        if drop_all or not count:
+            return self._empty(batch) if self._must_stay(batch) else None
+        if is_control:
+            self.stats.records_written += count
+            if spent and horizon is None:
+                body = body_of(batch)
+                return rebuild(batch, body, entries(body, count), self.now_ms + self.delete_retention_ms)
+            return batch.data
+        if batch.base_offset > self.offset_map.latest_offset:
+            self.stats.records_written += count
+            return batch.data
+
+        body = body_of(batch)
+        found = entries(body, count)
+        kept = self._kept(batch, found, horizon is None or self.now_ms < horizon)
+        if not kept:
+            return self._empty(batch) if self._must_stay(batch) else None
+        self.stats.records_written += len(kept)
+        new_horizon = None
+        if horizon is None:
+            latest = self.offset_map.latest_offset - batch.base_offset
+            if any(entry.tombstone and entry.offset_delta <= latest for entry in kept):
+                new_horizon = self.now_ms + self.delete_retention_ms
+        if new_horizon is None and len(kept) == len(found):
+            return batch.data
+        return rebuild(batch, body, kept, new_horizon)
+
+    def _kept(self, batch: Batch, found: list[Entry], keep_tombstones: bool) -> list[Entry]:
+        base = batch.base_offset
+        latest = self.offset_map.latest_offset
+        newest = self.offset_map.get
+        kept: list[Entry] = []
+        for begin in range(0, len(found), SLICE):
+            for entry in found[begin : begin + SLICE]:
+                offset = base + entry.offset_delta
+                if offset > latest:
+                    kept.append(entry)
+                elif entry.key is None:
+                    self.stats.keyless += 1
+                elif (keep_tombstones or not entry.tombstone) and offset >= newest(entry.key):
+                    kept.append(entry)
+            self.breathe()
+        return kept
+
+    def _must_stay(self, batch: Batch) -> bool:
+        """Whether the batch's header is needed even without records."""
+        if batch.last_offset + 1 == self.upper_bound:
+            return True
+        last = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.offset >= 0:
+            return batch.last_offset == last.offset
+        return bool(batch.attributes & CONTROL_MASK) and batch.producer_epoch == last.epoch
+
+    def _empty(self, batch: Batch) -> bytes:
+        attributes = batch.attributes & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
+        return _header(batch, attributes, -1, batch.max_timestamp, 0, b"")
+
+    def _clean_legacy(self, batch: Batch) -> Buffer | None:
+        latest = self.offset_map.latest_offset
+        found = list(batch_records(batch))
+        self.stats.records_read += len(found)
+        kept: list[int] = []
+        for number, record in enumerate(found):
+            if record.offset > latest:
+                kept.append(number)
+            elif record.key is None:
+                self.stats.keyless += 1
+            elif (self.keep_legacy_tombstones or record.value is not None) and (
+                record.offset >= self.offset_map.get(record.key)
+            ):
+                kept.append(number)
+        self.stats.records_written += len(kept)
+        if len(kept) == len(found):
+            return batch.data
+        return rebuild_legacy(batch, kept, found[kept[-1]].offset) if kept else None
+
+
+# --- writing a batch anew
+
+
+def rebuild(batch: Batch, body: bytes, kept: list[Entry], new_horizon: int | None) -> bytes:
+    """The magic 2 batch with only `kept` of its records, and with a delete horizon if `new_horizon` is given."""
+    base_timestamp = batch.base_timestamp
+    attributes = batch.attributes
+    shift = 0
+    if new_horizon is not None:
+        shift = base_timestamp - new_horizon
+        base_timestamp = new_horizon
+        attributes |= DELETE_HORIZON_MASK
+    max_delta: int | None = None
+    pieces: list[bytes] = []
+    for entry in kept:
+        delta, start, end = _timestamp_delta(body, entry)
+        delta += shift
+        if max_delta is None or delta > max_delta:
+            max_delta = delta
+        if shift:
+            rest = body[start - 1 : start] + encode_varint(delta) + body[end : entry.end]
+            pieces.append(encode_varint(len(rest)))
+            pieces.append(rest)
+        else:
+            pieces.append(body[entry.start : entry.end])
+    max_timestamp = batch.max_timestamp
+    if batch.timestamp_type != LOG_APPEND_TIME and max_delta is not None:
+        max_timestamp = base_timestamp + max_delta
+    data = b"".join(pieces)
+    codec = attributes & CODEC_MASK
+    if codec:
+        data = compress(codec, data)
+    return _header(batch, attributes, base_timestamp, max_timestamp, len(kept), data)
+
+
+def _header(
+    batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, records: bytes
+) -> bytes:
+    out = bytearray(
+        HEADER.pack(
+            batch.base_offset,
+            HEADER_SIZE - LOG_OVERHEAD + len(records),
+            batch.leader_epoch,
+            2,
+            0,
+            attributes,
+            batch.last_offset - batch.base_offset,
+            base_timestamp,
+            max_timestamp,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            count,
+        )
+    )
+    out += records
+    rewrite_crc(out)
+    return bytes(out)
+
+
+def rebuild_legacy(wrapper: Batch, kept: list[int], last_offset: int) -> bytes:
+    """A compressed message of magic 0 or 1 with only the `kept` (by number) of the messages inside it.
+
+    The inner ones stay as they are: in magic 1 their offsets count back from the wrapper's, that of the last one left.
+    """
+    _, packed = legacy_key_value(wrapper.buf, wrapper)
+    if packed is None:
+        raise corrupt("a compressed message has no value")
+    codec = wrapper.attributes & CODEC_MASK
+    inner = list(batches(decompress(codec, packed)))
+    value = compress(codec, b"".join(bytes(inner[number].data) for number in kept), broken_lz4=wrapper.magic == 0)
+    body = bytearray((wrapper.magic, wrapper.attributes))
+    if wrapper.magic == 1:
+        timestamp = wrapper.max_timestamp
+        if wrapper.timestamp_type != LOG_APPEND_TIME:
+            timestamp = max(inner[number].max_timestamp for number in kept)
+        body += timestamp.to_bytes(8, "big", signed=True)
+    body += _LENGTHS.pack(-1, len(value)) + value
+    return _PLACE.pack(last_offset, len(body) + 4) + zlib.crc32(body).to_bytes(4, "big") + body

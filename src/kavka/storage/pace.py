@@ -1,0 +1,96 @@
+"""How fast a worker thread that computes may go beside the event loop.
+
+Python runs one thread at a time. A thread that only computes gives way after five milliseconds, and would take them
+again each time the loop waits for a system call: the loop would be left with a sixth of its rate. So such work is done
+in slices of half a millisecond with a sleep after each, short while the loop has little to do, four slices long while
+it is busy (docs/decisions/0002-compaction-map.md has the figures).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+SLICE_S = 0.0005
+WINDOW_S = 0.02
+SHORTEST_PAUSE_S = 0.00005
+BUSY_PAUSES = 4.0
+IDLE_BELOW = 0.2
+
+
+class Stopped(Exception):
+    """Raised in the worker's thread, at the next breath, after `Pace.stop`."""
+
+
+class Pace:
+    """Made on the loop thread; `breathe` and `moved` are called by one worker thread, `stop` by anyone.
+
+    `max_bytes_per_second` bounds what `moved` is told of; None: no bound.
+    """
+
+    __slots__ = (
+        "_loop_clock",
+        "_loop_mark",
+        "_own_mark",
+        "_pause",
+        "_slice_end",
+        "_stop",
+        "_wall_mark",
+        "max_bytes_per_second",
+        "moved_bytes",
+    )
+
+    def __init__(self, max_bytes_per_second: float | None = None) -> None:
+        self.max_bytes_per_second = max_bytes_per_second
+        self._stop = threading.Event()
+        self._loop_clock: int | None = None
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._pause = SHORTEST_PAUSE_S
+        self._slice_end = 0.0
+        self._wall_mark = self._own_mark = self._loop_mark = 0.0
+        self.moved_bytes = 0
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def check(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def breathe(self) -> None:
+        """Cheap enough to be called every few dozen microseconds; sleeps when a slice is over. Raises Stopped."""
+        now = time.perf_counter()
+        if now < self._slice_end:
+            return
+        self.check()
+        if now - self._wall_mark > WINDOW_S:
+            self._look(now)
+        time.sleep(self._pause)
+        self._slice_end = time.perf_counter() + SLICE_S
+
+    def _look(self, now: float) -> None:
+        """Sets the pause by how much of the time that this thread left free the loop has used."""
+        own = time.thread_time()
+        try:
+            loop = 0.0 if self._loop_clock is None else time.clock_gettime(self._loop_clock)
+        except OSError:
+            loop = 0.0
+        left = (now - self._wall_mark) - (own - self._own_mark)
+        if self._wall_mark and left > 0:
+            busy = min(1.0, (loop - self._loop_mark) / left)
+            excess = max(0.0, busy - IDLE_BELOW) / (1.0 - IDLE_BELOW)
+            self._pause = SHORTEST_PAUSE_S + SLICE_S * BUSY_PAUSES * excess
+        self._wall_mark, self._own_mark, self._loop_mark = now, own, loop
+
+    def moved(self, size: int) -> None:
+        """Tells of bytes read or written; sleeps as long as keeps the rate. Raises Stopped, also out of that sleep."""
+        self.moved_bytes += size
+        rate = self.max_bytes_per_second
+        if rate is not None and size and self._stop.wait(size / rate):
+            raise Stopped
+        self.check()
