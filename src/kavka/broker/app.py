@@ -106,9 +106,17 @@ class Broker:
             for listener in settings.listeners
         ]
         await register_broker(self.store, self._registration())
-        self.controller = Controller(self)
-        await self.controller.start()
+        self.controller = Controller(
+            self.broker_id,
+            self.store,
+            lambda _broker: self._local_channel(),
+            unclean_election=lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
+            deletion_enabled=lambda: bool(settings.delete_topic_enable),
+            clock=self.clock,
+        )
+        self.controller.start()
         closing.push_async_callback(self.controller.stop)
+        await self.controller.settled()
 
         schedule = Schedule(self.log_manager.jobs(), self.workers)
         schedule.start()
@@ -145,7 +153,7 @@ class Broker:
             self.settings.broker_rack,
         )
 
-    def local_channel(self) -> LocalChannel:
+    def _local_channel(self) -> LocalChannel:
         """How the controller in this process reaches this broker."""
         return LocalChannel(
             self.replica_manager.become_leader_or_follower, self._update_metadata, self.replica_manager.stop_replicas

@@ -45,6 +45,9 @@ _PRODUCE = int(ApiKey.PRODUCE)
 
 # A request up to this size is carried over in the shared buffer; a larger one gets its own.
 CARRY_LIMIT = 128 * 1024
+# Decoding turns every few bytes into an object; only the records of a Produce stay as they are. A request
+# other than Produce that is larger than this would hold the loop for seconds and take gigabytes.
+MAX_DECODED_BYTES = 16 * 1024 * 1024
 MAX_UNANSWERED = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 ANONYMOUS = "User:ANONYMOUS"
@@ -213,13 +216,15 @@ class Connection:
                 self._answer_unsupported_api_versions(api, correlation_id, started)
                 return
             raise ProtocolError(f"API key {key} version {version} is not served here")
+        if key != _PRODUCE:
+            if len(data) > MAX_DECODED_BYTES:
+                raise ProtocolError(f"{api.name} of {len(data)} bytes; more than {MAX_DECODED_BYTES} are not taken")
+            self._server.write_staged()
         header, position = RequestHeader.decode(data, 0)
         request, position = api.request_class.decode(data, position, version)
         context = RequestContext(
             self._server.services, version, correlation_id, header.client_id, self.listener, self.address, ANONYMOUS
         )
-        if key != _PRODUCE:
-            self._server.write_staged()
         try:
             result = api.handle(context, request)
         except ConnectionMustClose:

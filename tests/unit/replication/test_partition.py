@@ -1,0 +1,235 @@
+"""A partition with a real log: what an append moves, who is woken, what a shared flush holds back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from kavka.common.clock import SystemClock
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
+from kavka.records.builder import BatchBuilder
+from kavka.records.record import Record
+from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.partition import Partition
+from kavka.replication.replica_manager import ReplicaManager
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.replication.waiting import FetchWaiter, ProduceWaiter
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+
+TP = TopicPartition("t", 0)
+LATEST = 13
+
+
+class Workers:
+    """Keeps what is posted until the test runs it."""
+
+    def __init__(self) -> None:
+        self.posted: list = []
+
+    def __call__(self, function, done) -> None:
+        self.posted.append((function, done))
+
+    def run_one(self, error: BaseException | None = None) -> None:
+        function, done = self.posted.pop(0)
+        if error is None:
+            function()
+        done(error)
+
+
+def batch(count: int = 1) -> memoryview:
+    builder = BatchBuilder()
+    for _ in range(count):
+        builder.append(Record(timestamp=1, value=b"v"))
+    return memoryview(builder.build())
+
+
+def make(tmp_path, workers: Workers | None = None, isr=(0,), **config) -> Partition:
+    log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
+    partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
+    partition.make_leader(
+        LeaderAndIsrPartitionState(leader=0, leader_epoch=3, isr=list(isr), replicas=list(isr), partition_epoch=1), log
+    )
+    return partition
+
+
+def answer() -> SimpleNamespace:
+    return SimpleNamespace(
+        error_code=0, base_offset=0, log_append_time_ms=-1, log_start_offset=0, error_message=None
+    )
+
+
+def test_an_append_is_visible_only_after_it_was_written(tmp_path):
+    partition = make(tmp_path)
+    partition.stage(batch(3), 1, LATEST)
+    assert partition.read(0, 1000, 0, True) is None
+    partition.write_staged()
+    partition.advance()
+    assert partition.log.high_watermark == 3
+    assert len(partition.read(0, 1000, 0, True).slice) > 0
+
+
+def test_too_few_replicas_in_sync_refuse_only_those_who_ask_for_all(tmp_path):
+    partition = make(tmp_path, min_insync_replicas=2)
+    with pytest.raises(KafkaError) as refused:
+        partition.stage(batch(), -1, LATEST)
+    assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    partition.stage(batch(), 1, LATEST)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, None), (-1, None)]
+)
+def test_a_client_with_another_leader_epoch_is_told_so(tmp_path, epoch, code):
+    partition = make(tmp_path)
+    if code is None:
+        partition.check_epoch(epoch)
+        return
+    with pytest.raises(KafkaError) as refused:
+        partition.check_epoch(epoch)
+    assert refused.value.code == code
+
+
+def test_with_flush_messages_1_all_who_wait_share_one_flush_and_nothing_is_visible_before_it(tmp_path):
+    async def scenario() -> None:
+        workers = Workers()
+        partition = make(tmp_path, workers, flush_messages=1)
+        waiters = []
+        for _ in range(3):
+            info = partition.stage(batch(), 1, LATEST)
+            partition.write_staged()
+            partition.advance()
+            assert partition.must_wait(info.last_offset + 1, 1)
+            waiter = ProduceWaiter("done")
+            waiter.add(partition, info.last_offset + 1, False, answer())
+            waiters.append(waiter.start(10_000))
+        assert partition.log.high_watermark == 0
+        assert len(workers.posted) == 1
+        workers.run_one()
+        assert waiters[0].done()
+        assert not waiters[1].done()
+        assert partition.log.high_watermark == 1
+        workers.run_one()
+        assert [w.result() for w in waiters] == ["done"] * 3
+        assert partition.log.high_watermark == 3
+        assert not workers.posted
+
+    asyncio.run(scenario())
+
+
+def test_a_flush_that_fails_is_an_error_for_who_waits_and_is_reported(tmp_path):
+    async def scenario() -> None:
+        workers = Workers()
+        partition = make(tmp_path, workers, flush_messages=1)
+        failures = []
+        partition.on_storage_failure = lambda p, error: failures.append(error)
+        info = partition.stage(batch(), 1, LATEST)
+        partition.write_staged()
+        partition.advance()
+        waiter, told = ProduceWaiter("done"), answer()
+        waiter.add(partition, info.last_offset + 1, False, told)
+        future = waiter.start(10_000)
+        broken = OSError(5, "broken disk")
+        workers.run_one(broken)
+        assert future.done()
+        assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert told.base_offset == -1
+        assert failures == [broken]
+        assert partition.log.high_watermark == 0
+
+    asyncio.run(scenario())
+
+
+def test_flush_before_visible_holds_the_high_watermark_at_what_was_flushed(tmp_path):
+    partition = make(tmp_path, flush_before_visible=True)
+    partition.stage(batch(2), 1, LATEST)
+    partition.write_staged()
+    partition.advance()
+    assert partition.log.high_watermark == 0
+    assert not partition.must_wait(2, 1)
+    assert partition.must_wait(2, -1)
+    partition.log.flush()
+    partition.advance()
+    assert partition.log.high_watermark == 2
+
+
+def test_a_produce_that_waits_too_long_is_told_that_the_time_is_up(tmp_path):
+    async def scenario() -> None:
+        partition = make(tmp_path, flush_before_visible=True)
+        waiter, told = ProduceWaiter("done"), answer()
+        waiter.add(partition, 1, True, told)
+        assert await asyncio.wait_for(waiter.start(10), 5) == "done"
+        assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not partition.produce_waiters
+
+    asyncio.run(scenario())
+
+
+def test_a_waiting_fetch_is_answered_when_there_is_enough_and_leaves_nothing_behind(tmp_path):
+    async def scenario() -> None:
+        partition = make(tmp_path)
+        size = len(batch())
+        waiter = FetchWaiter(
+            [partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "answer", 60_000
+        )
+        for n in range(2):
+            assert not waiter.future.done(), n
+            partition.stage(batch(), 1, LATEST)
+            partition.write_staged()
+            partition.advance()
+        assert waiter.future.result() == "answer"
+        assert not partition.fetch_waiters
+
+    asyncio.run(scenario())
+
+
+def test_a_waiting_fetch_whose_connection_went_away_is_forgotten(tmp_path):
+    async def scenario() -> None:
+        partition = make(tmp_path)
+        waiter = FetchWaiter([partition], lambda: True, lambda: "answer", 60_000)
+        waiter.future.cancel()
+        await asyncio.sleep(0)
+        assert not partition.fetch_waiters
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_gives_its_error_to_every_answer_of_that_partition_and_to_no_other(tmp_path, monkeypatch):
+    good, bad = make(tmp_path / "a"), make(tmp_path / "b")
+    noted = []
+    manager = SimpleNamespace(note_failure=lambda log, error: noted.append((log, error)))
+    replicas = ReplicaManager(0, manager, MetadataCache(), Workers(), TopicMetrics(Registry()))
+    answers = [answer() for _ in range(3)]
+    for partition, told in ((good, answers[0]), (bad, answers[1]), (bad, answers[2])):
+        partition.on_storage_failure = replicas._on_storage_failure
+        partition.stage(batch(), 1, LATEST)
+        replicas.note_staged(partition, told)
+    full = bad.log.active_segment.file.fd
+    real = os.pwritev
+
+    def pwritev(fd, buffers, offset, *flags):
+        if fd == full:
+            raise OSError(28, "No space left on device")
+        return real(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    replicas.write_staged()
+    assert [told.error_code for told in answers] == [0, 56, 56]
+    assert answers[1].base_offset == -1
+    assert "No space left" in answers[1].error_message
+    assert good.log.high_watermark == 1
+    assert bad.log.end_offset == 0
+    assert noted[0][0] is bad.log
+    monkeypatch.undo()
+    bad.stage(batch(), 1, LATEST)
+    replicas.note_staged(bad, answer())
+    replicas.write_staged()
+    assert bad.log.high_watermark == 1
