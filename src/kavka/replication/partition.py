@@ -35,7 +35,6 @@ RunInWorker = Callable[[Callable[[], Any], Callable[[BaseException | None], None
 class Partition:
     __slots__ = (
         "_flush_running",
-        "_flush_wanted",
         "_run_in_worker",
         "broker_id",
         "controller_epoch",
@@ -72,7 +71,6 @@ class Partition:
         self.on_storage_failure: Callable[[Partition, BaseException], None] | None = None
         self._run_in_worker = run_in_worker
         self._flush_running = False
-        self._flush_wanted = False
 
     # ---- who leads
 
@@ -174,11 +172,9 @@ class Partition:
     # ---- group commit: all that waits for a flush shares the next fsync
 
     def _start_flush(self) -> None:
-        self._flush_wanted = True
         if self._flush_running or self.log is None:
             return
         self._flush_running = True
-        self._flush_wanted = False
         flush = self.log.prepare_flush()
 
         def done(error: BaseException | None) -> None:
@@ -190,9 +186,7 @@ class Partition:
                     self.on_storage_failure(self, error)
                 return
             flush.complete()
-            if self._flush_wanted:
-                self._start_flush()
-            self.advance()
+            self.advance()  # which begins the next one, if more came meanwhile
 
         self._run_in_worker(flush.run, done)
 
