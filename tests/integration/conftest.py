@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,44 +16,25 @@ if str(ROOT) not in sys.path:
 
 from tests.support import jars, targets  # noqa: E402
 from tests.support.java_client import JavaClient  # noqa: E402
+from tests.support.missing import need_command, skip_loudly  # noqa: E402
 
-ON_CI = os.environ.get("CI", "").lower() == "true"
+
+# The option is only known to runs that name this folder; the variable works for all.
+TARGETS = os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",
-        default=os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA),
+        default=TARGETS,
         help=f"broker(s) to run the client tests against, separated by commas: {', '.join(targets.NAMES)}",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target_name" in metafunc.fixturenames:
-        names = metafunc.config.getoption("--target", targets.KAVKA).split(",")
+        names = metafunc.config.getoption("--target", TARGETS).split(",")
         metafunc.parametrize("target_name", names, scope="session")
-
-
-def skip_loudly(reason: str) -> None:
-    """A part from outside is missing: a skip that nobody can miss, and a failure where everything has to be there."""
-    if ON_CI:
-        pytest.fail(f"on CI nothing may be skipped: {reason}")
-    warnings.warn(f"SKIPPED, NOT TESTED: {reason}", stacklevel=2)
-    pytest.skip(reason)
-
-
-def need_command(command: str, package: str | None = None) -> str:
-    """A command's path, installed from Debian's packages where we may."""
-    path = shutil.which(command)
-    if path is None and package is not None and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for argv in (["apt-get", "update"], ["apt-get", "install", "-y", package]):
-            subprocess.run(argv, env=environment, capture_output=True, check=False)
-        path = shutil.which(command)
-    if path is None:
-        skip_loudly(f"{command} is not here")
-    assert path is not None
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from tests.support import wire
 from tests.support.apache import NEWEST
 from tests.support.kavka_process import KavkaProcess
 from tests.support.material import dump, log_files, read_all
+from tests.support.missing import skip_loudly
 from tests.support.processes import wait_until
 from tests.support.targets import KAVKA, Target, start_target
 from tests.support.wire import PRODUCE, Wire
@@ -202,8 +203,6 @@ def _produce(broker: KavkaProcess, topic: str, value: bytes) -> tuple[int, int]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Eight megabytes, mounted for this test."""
-    from tests.integration.conftest import skip_loudly
-
     folder = tmp_path / "small"
     folder.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:

@@ -1,0 +1,34 @@
+"""What to do where a part from outside is not on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import warnings
+
+import pytest
+
+ON_CI = os.environ.get("CI", "").lower() == "true"
+
+
+def skip_loudly(reason: str) -> None:
+    """A part from outside is missing: a skip that nobody can miss, and a failure where everything has to be there."""
+    if ON_CI:
+        pytest.fail(f"on CI nothing may be skipped: {reason}")
+    warnings.warn(f"SKIPPED, NOT TESTED: {reason}", stacklevel=2)
+    pytest.skip(reason)
+
+
+def need_command(command: str, package: str | None = None) -> str:
+    """A command's path, installed from Debian's packages where we may."""
+    path = shutil.which(command)
+    if path is None and package is not None and os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for argv in (["apt-get", "update"], ["apt-get", "install", "-y", package]):
+            subprocess.run(argv, env=environment, capture_output=True, check=False)
+        path = shutil.which(command)
+    if path is None:
+        skip_loudly(f"{command} is not here")
+    assert path is not None
+    return path
