@@ -37,22 +37,10 @@ SMALL = replace(LARGE, dedupe_buffer_size=64 * BYTES_PER_SLOT, io_buffer_load_fa
 """Room for six keys: the map is full before the dirty part ends."""
 
 # What changes a file system, or says that a change is safe: a crash may come before any of these.
-FILE_OPERATIONS = [
-    "rename",
-    "replace",
-    "fsync",
-    "fdatasync",
-    "unlink",
-    "truncate",
-    "ftruncate",
-    "utime",
-    "posix_fallocate",
-    "write",
-    "writev",
-    "pwrite",
-    "pwritev",
-    "rmdir",
-]
+FILE_OPERATIONS = (
+    *("rename", "replace", "unlink", "rmdir", "utime", "truncate", "ftruncate", "posix_fallocate"),
+    *("write", "writev", "pwrite", "pwritev", "fsync", "fdatasync"),
+)
 
 
 class Crash(BaseException):

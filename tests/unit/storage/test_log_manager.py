@@ -1,0 +1,864 @@
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.storage.cleaner import CleanerSettings
+from kavka.storage.jobs import Job, run_now
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+from kavka.storage.log_dir import LogDirError
+from kavka.storage.log_manager import LogManager
+from kavka.storage.partition_dir import marked_name, parse_dir_name
+from kavka.storage.settings import StorageSettings
+from tests.support.logs import FakeClock, append, contents
+
+A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+CONFIG = LogConfig(file_delete_delay_ms=1000)
+
+
+class Managers:
+    """Makes managers on the same directories one after another, and leaves none behind."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = FakeClock()
+        self.config = CONFIG
+        self.failed: list[tuple[str, list[TopicPartition]]] = []
+        self.moved: list[tuple[TopicPartition, Log]] = []
+        self._made: list[LogManager] = []
+
+    def start(self, *dirs: str, settings: StorageSettings | None = None, load: bool = True) -> LogManager:
+        manager = LogManager(
+            [self.root / name for name in dirs or ("one",)],
+            lambda topic: self.config,
+            settings,
+            self.clock,
+            on_dir_failure=lambda d, partitions: self.failed.append((d.path.name, sorted(partitions))),
+            on_moved=lambda partition, log: self.moved.append((partition, log)),
+        )
+        manager.open_dirs()
+        self._made.append(manager)
+        if load:
+            manager.load()
+        return manager
+
+    def crash(self, manager: LogManager) -> None:
+        manager.abandon()
+
+    def close(self) -> None:
+        for manager in self._made:
+            manager.abandon()
+
+
+@pytest.fixture
+def managers(tmp_path):
+    managers = Managers(tmp_path)
+    yield managers
+    managers.close()
+
+
+def job(manager: LogManager, name: str) -> Job:
+    return next(one for one in manager.jobs() if one.name == name)
+
+
+def records(*keys: bytes) -> list[tuple[bytes | None, bytes | None]]:
+    return [(key, b"v") for key in keys]
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "partition", "kind"),
+    [
+        ("orders-0", "orders", 0, ""),
+        ("a-b.c_d-12", "a-b.c_d", 12, ""),
+        ("orders-0.0123456789abcdef0123456789abcdef-delete", "orders", 0, "delete"),
+        ("orders-3.0123456789abcdef0123456789abcdef-future", "orders", 3, "future"),
+        ("orders-3.0123456789abcdef0123456789abcdef-stray", "orders", 3, "stray"),
+    ],
+)
+def test_folder_names_are_taken_apart(name, topic, partition, kind):
+    parsed = parse_dir_name(name)
+    assert parsed.partition == TopicPartition(topic, partition) and parsed.kind == kind
+
+
+@pytest.mark.parametrize("name", ["orders", "orders-", "-0", "orders-x", "or ders-0", "orders-00", "orders-4294967296"])
+def test_other_folder_names_are_nobodys(name):
+    assert parse_dir_name(name) is None
+
+
+def test_a_name_for_deletion_fits_into_255_bytes_whatever_the_topic_is_called():
+    name = marked_name(TopicPartition("x" * 249, 7), "delete")
+    assert len(name) == 255 and parse_dir_name(name).kind == "delete"
+
+
+# --- making and finding
+
+
+def test_new_partitions_go_to_the_directory_with_the_fewest(managers):
+    manager = managers.start("one", "two")
+    for n in range(6):
+        manager.get_or_create(TopicPartition("t", n))
+    assert [len([d for d in os.listdir(managers.root / name) if d.startswith("t-")]) for name in ("one", "two")] == [
+        3,
+        3,
+    ]
+
+
+def test_a_log_is_made_once_and_keeps_its_topic_id(managers):
+    manager = managers.start()
+    topic_id = uuid.uuid4()
+    log = manager.get_or_create(A, CONFIG, topic_id)
+    assert manager.get_or_create(A) is log is manager.get(A)
+    assert manager.get(B) is None
+    manager.shutdown()
+    assert managers.start().get(A).topic_id == topic_id
+
+
+def test_everything_is_there_after_a_clean_stop(managers):
+    manager = managers.start("one", "two")
+    for n in range(8):
+        log = manager.get_or_create(TopicPartition("t", n))
+        append(log, records(b"k%d" % n) * (n + 1))
+    manager.get(TopicPartition("t", 3)).delete_records_before(2)
+    manager.shutdown()
+    for name in ("one", "two"):
+        names = set(os.listdir(managers.root / name))
+        assert {
+            ".kafka_cleanshutdown",
+            ".lock",
+            "recovery-point-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "replication-offset-checkpoint",
+            "cleaner-offset-checkpoint",
+        } <= names
+
+    again = managers.start("one", "two")
+    assert not (managers.root / "one" / ".kafka_cleanshutdown").exists()
+    assert len(again) == 8
+    for n in range(8):
+        log = again.get(TopicPartition("t", n))
+        assert log.end_offset == n + 1 == log.high_watermark == log.flushed_offset
+    assert again.get(TopicPartition("t", 3)).start_offset == 2
+
+
+def test_everything_is_there_after_a_crash(managers):
+    manager = managers.start("one", "two")
+    for n in range(4):
+        append(manager.get_or_create(TopicPartition("t", n)), records(b"k") * (n + 1))
+    managers.crash(manager)
+    again = managers.start("one", "two")
+    assert [again.get(TopicPartition("t", n)).end_offset for n in range(4)] == [1, 2, 3, 4]
+
+
+def test_a_crash_while_starting_is_a_crash(managers):
+    manager = managers.start()
+    append(manager.get_or_create(A), records(b"k"))
+    manager.shutdown()
+    opened = []
+    real = Log.open
+
+    def spy(*args, **options):
+        opened.append(options["clean_shutdown"])
+        return real(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Log, "open", spy)
+        managers.crash(managers.start())
+        managers.start()
+    assert opened == [True, False]
+
+
+def test_a_log_that_was_flushed_is_recovered_only_past_its_recovery_point(managers):
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"a", b"b"))
+    log.flush()
+    run_now(job(manager, "checkpoint-recovery-points"))
+    assert (managers.root / "one" / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 2\n"
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_a_corrupt_checkpoint_is_warned_of_and_all_data_is_there(managers, caplog, name):
+    manager = managers.start()
+    append(manager.get_or_create(A), records(b"a", b"b"))
+    manager.shutdown()
+    (managers.root / "one" / name).write_text("garbage")
+    again = managers.start()
+    assert again.get(A).end_offset == 2
+    assert name in caplog.text
+
+
+def test_a_corrupt_recovery_point_checkpoint_means_full_recovery(managers):
+    manager = managers.start()
+    append(manager.get_or_create(A), records(b"a", b"b"))
+    append(manager.get(A), records(b"c"))
+    manager.shutdown()
+    (managers.root / "one" / "recovery-point-offset-checkpoint").write_text("0\nx\n")
+    log_file = managers.root / "one" / "a-0" / f"{0:020}.log"
+    data = bytearray(log_file.read_bytes())
+    data[-1] ^= 1
+    log_file.write_bytes(data)
+    assert managers.start().get(A).end_offset == 2
+
+
+def test_folders_that_are_no_partitions_are_reported_and_left_alone(managers, caplog):
+    (managers.root / "one" / "backup").mkdir(parents=True)
+    (managers.root / "one" / "backup" / "file").write_text("x")
+    (managers.root / "one" / "a-0.0123456789abcdef0123456789abcdef-stray").mkdir()
+    (managers.root / "one" / "__cluster_metadata-0").mkdir()
+    (managers.root / "one" / "lost+found").mkdir()
+    manager = managers.start()
+    assert len(manager) == 0
+    assert {path.name for path in manager.strangers} == {
+        "backup",
+        "a-0.0123456789abcdef0123456789abcdef-stray",
+        "__cluster_metadata-0",
+    }
+    assert "backup" in caplog.text and (managers.root / "one" / "backup" / "file").exists()
+
+
+def test_a_partition_with_two_logs_is_one_clear_error(managers):
+    for name in ("one", "two"):
+        (managers.root / name / "a-0").mkdir(parents=True)
+    with pytest.raises(LogDirError, match="a-0 has two logs"):
+        managers.start("one", "two")
+
+
+def test_progress_is_told_while_opening_takes_long(managers, monkeypatch):
+    manager = managers.start()
+    for n in range(4):
+        manager.get_or_create(TopicPartition("t", n))
+    manager.shutdown()
+    gate = threading.Event()
+    real = Log.open
+
+    def slow(path, *args, **options):
+        if path.name == "t-3":
+            gate.wait(10)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(Log, "open", slow)
+    told = []
+
+    def progress(done, total, names):
+        told.append((done, total, names))
+        gate.set()
+
+    again = managers.start(load=False)
+    again.load(progress)
+    assert told[0] == (3, 4, ["t-3"]) and len(again) == 4
+
+
+def test_a_log_that_cannot_be_opened_takes_no_other_down(managers, monkeypatch):
+    manager = managers.start()
+    manager.get_or_create(A)
+    manager.get_or_create(B)
+    manager.shutdown()
+    real = Log.open
+
+    def broken(path, *args, **options):
+        if path.name == "a-0":
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "nonsense in the files")
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(Log, "open", broken)
+    again = managers.start()
+    assert again.get(B) is not None and again.get(A) is None and again.is_offline(A)
+    with pytest.raises(KafkaError, match="nonsense"):
+        again.get_or_create(A)
+
+
+# --- whose directories
+
+
+def test_a_directory_held_by_another_broker_is_one_clear_error_and_nothing_stays_locked(managers):
+    manager = managers.start("two")
+    with pytest.raises(LogDirError, match="two"):
+        managers.start("one", "two")
+    other = managers.start("one")
+    assert len(other) == 0 and len(manager) == 0
+
+
+def test_the_directories_know_their_broker_and_cluster(managers):
+    manager = managers.start("one", "two")
+    assert manager.claim(1, None) == (1, None)
+    manager.mark(1, "cluster")
+    manager.shutdown()
+    again = managers.start("one", "two")
+    assert again.claim(None, None) == (1, "cluster")
+    with pytest.raises(LogDirError, match=r"broker\.id"):
+        again.claim(2, "cluster")
+
+
+# --- deleting
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(managers):
+    manager = managers.start()
+    append(manager.get_or_create(A), records(b"k"))
+    manager.delete(A)
+    assert manager.get(A) is None
+    left = [parse_dir_name(name) for name in os.listdir(managers.root / "one") if name.endswith("-delete")]
+    assert [(p.partition, len(p.unique)) for p in left] == [(A, 32)]
+    deletion = job(manager, "delete-files")
+    assert run_now(deletion) == 0
+    fresh = manager.get_or_create(A)
+    append(fresh, records(b"new"))
+    managers.clock.advance(1000)
+    run_now(deletion)
+    assert not [name for name in os.listdir(managers.root / "one") if name.endswith("-delete")]
+    assert [key for _, key, _ in contents(manager.get(A))] == [b"new"]
+
+
+def test_an_answer_being_sent_can_be_finished_after_the_partition_is_deleted(managers):
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"k"))
+    piece = log.read(0, 1000, limit=1, min_one_batch=True).slice
+    manager.delete(A)
+    assert len(piece.read()) == piece.size
+
+
+def test_what_was_left_of_deletions_is_removed_at_the_next_start(managers):
+    manager = managers.start()
+    manager.get_or_create(A)
+    manager.delete(A)
+    managers.crash(manager)
+    again = managers.start()
+    assert len(again) == 0
+    run_now(job(again, "delete-files"))
+    assert not [name for name in os.listdir(managers.root / "one") if "delete" in name]
+
+
+def test_files_of_deleted_segments_are_removed_after_the_delay(managers):
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"k"))
+    log.roll()
+    append(log, records(b"k"))
+    log.delete_records_before(1)
+    run_now(job(manager, "retention"))
+    assert len(log.segments) == 1
+
+    def deleted() -> list[str]:
+        return [name for name in os.listdir(log.dir) if name.endswith(".deleted")]
+
+    assert deleted()
+    run_now(job(manager, "delete-files"))
+    assert deleted()
+    managers.clock.advance(1000)
+    run_now(job(manager, "delete-files"))
+    assert not deleted()
+
+
+# --- periodic work
+
+
+def test_retention_removes_old_segments_of_all_logs(managers):
+    managers.config = replace(CONFIG, retention_ms=5000)
+    manager = managers.start()
+    for partition in (A, B):
+        append(manager.get_or_create(partition), records(b"k"))
+        manager.get(partition).roll()
+    managers.clock.advance(100)
+    for partition in (A, B):
+        append(manager.get(partition), records(b"k"))
+    managers.clock.advance(4950)
+    run_now(job(manager, "retention"))
+    assert manager.get(A).start_offset == 1 and manager.get(B).start_offset == 1
+
+
+def test_work_on_many_logs_is_done_in_slices_and_reaches_each_one(managers, monkeypatch):
+    manager = managers.start()
+    for n in range(30):
+        manager.get_or_create(TopicPartition("t", n))
+    seen = []
+    monkeypatch.setattr("kavka.storage.maintenance.SLICE_S", 0.0)
+    monkeypatch.setattr(Log, "delete_old_segments", lambda log, now: seen.append(log.topic_partition.partition))
+    rounds = run_now(job(manager, "retention"))
+    assert sorted(seen) == list(range(30)) and rounds > 10
+
+
+def test_logs_are_flushed_by_time_where_their_topic_says_so(managers):
+    managers.config = replace(CONFIG, flush_ms=3000)
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"k"))
+    flush = job(manager, "flush")
+    assert run_now(flush) == 0 and log.flushed_offset == 0
+    managers.clock.advance(3000)
+    assert run_now(flush) == 1 and log.flushed_offset == 1
+    manager.update_config("a", CONFIG)
+    append(log, records(b"k"))
+    managers.clock.advance(3000)
+    assert run_now(flush) == 0 and log.flushed_offset == 1
+
+
+def test_a_rolled_segment_is_flushed_soon(managers):
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"k"))
+    log.roll()
+    append(log, records(b"k"))
+    run_now(job(manager, "flush"))
+    assert log.flushed_offset == 1
+
+
+def test_checkpoints_are_written_where_something_changed(managers, monkeypatch):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    manager.get_or_create(B)
+    high_watermarks = job(manager, "checkpoint-high-watermarks")
+    append(log, records(b"k"))
+    assert run_now(high_watermarks) == 1
+    assert (managers.root / "one" / "replication-offset-checkpoint").read_text() == "0\n1\na 0 1\n"
+    assert run_now(high_watermarks) == 0
+
+
+def test_start_offsets_are_checkpointed_only_where_files_do_not_tell_them(managers):
+    manager = managers.start()
+    append(manager.get_or_create(A), records(b"k", b"l"))
+    append(manager.get_or_create(B), records(b"k", b"l"))
+    manager.get(A).delete_records_before(1)
+    run_now(job(manager, "checkpoint-start-offsets"))
+    assert (managers.root / "one" / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 1\n"
+    managers.crash(manager)
+    again = managers.start()
+    assert again.get(A).start_offset == 1 and again.get(B).start_offset == 0
+
+
+def test_producers_that_are_silent_for_long_are_forgotten(managers):
+    settings = StorageSettings(producer_id_expiration_ms=60_000)
+    manager = managers.start(settings=settings)
+    log = manager.get_or_create(A)
+    append(log, records(b"k"), producer_id=1, producer_epoch=0, base_sequence=0)
+    run_now(job(manager, "expire-producers"))
+    assert len(list(log.producers())) == 1
+    managers.clock.advance(60_000)
+    run_now(job(manager, "expire-producers"))
+    assert len(list(log.producers())) == 0
+
+
+def test_settings_come_from_the_names_of_the_brokers_configuration():
+    settings = StorageSettings.from_values(
+        {
+            "num.recovery.threads.per.data.dir": 4,
+            "log.cleaner.threads": 2,
+            "log.cleaner.dedupe.buffer.size": 1000,
+            "log.flush.scheduler.interval.ms": None,
+        }
+    )
+    assert settings.recovery_threads_per_data_dir == 4
+    assert settings.cleaner == CleanerSettings(threads=2, dedupe_buffer_size=1000)
+    assert settings.flush_scheduler_interval_ms == 2**63 - 1
+
+
+# --- cleaning
+
+
+COMPACTED = replace(CONFIG, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.1)
+
+
+def dirty(log: Log, *, rounds: int = 2) -> None:
+    for _ in range(rounds):
+        append(log, records(b"a", b"b", b"a"))
+    log.roll()
+    append(log, records(b"z"))
+
+
+def test_compacted_logs_are_cleaned_one_after_another_and_checkpointed(managers):
+    managers.config = COMPACTED
+    manager = managers.start()
+    for partition in (A, B):
+        dirty(manager.get_or_create(partition))
+    run_now(job(manager, "cleaner"))
+    for partition in (A, B):
+        assert [offset for offset, *_ in contents(manager.get(partition))] == [4, 5, 6]
+    text = (managers.root / "one" / "cleaner-offset-checkpoint").read_text()
+    assert text == "0\n2\na 0 6\nb 0 6\n"
+    managers.crash(manager)
+    again = managers.start()
+    assert again.cleaner.clean_offsets == {A: 6, B: 6}
+    assert run_now(job(again, "cleaner")) == 0
+
+
+def test_a_log_that_cannot_be_cleaned_is_left_out_and_the_others_go_on(managers, caplog):
+    managers.config = COMPACTED
+    manager = managers.start()
+    for partition in (A, B, C):
+        dirty(manager.get_or_create(partition), rounds=3 if partition is A else 2)
+    with open(manager.get(A).segments[0].file.path, "r+b") as file:
+        file.seek(65)
+        file.write(b"\xff\xff\xff")
+    run_now(job(manager, "cleaner"))
+    assert set(manager.cleaner.uncleanable) == {A}
+    assert manager.cleaner.clean_offsets == {B: 6, C: 6}
+    assert "a-0 cannot be compacted" in caplog.text
+    assert manager.get(A) is not None and not managers.failed
+
+
+def test_logs_with_both_policies_are_cleaned_and_expire(managers):
+    managers.config = replace(COMPACTED, cleanup_policy=("compact", "delete"), retention_ms=5000)
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    dirty(log)
+    run_now(job(manager, "cleaner"))
+    assert [offset for offset, *_ in contents(log)] == [4, 5, 6]
+    managers.clock.advance(6000)
+    append(log, records(b"new"))
+    run_now(job(manager, "retention"))
+    assert log.start_offset == 6
+
+
+def test_a_log_under_cleaning_is_left_alone_by_retention(managers):
+    managers.config = replace(COMPACTED, cleanup_policy=("compact", "delete"), retention_ms=5000)
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    dirty(log)
+    cleaner = job(manager, "cleaner")
+    assert cleaner.prepare()
+    managers.clock.advance(6000)
+    run_now(job(manager, "retention"))
+    assert log.start_offset == 0
+    cleaner.run()
+    cleaner.finish(None)
+    run_now(cleaner)
+    run_now(job(manager, "retention"))
+    assert log.start_offset == 7
+
+
+def test_truncating_a_log_takes_back_what_the_cleaner_knows_of_it(managers):
+    managers.config = COMPACTED
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    dirty(log)
+    run_now(job(manager, "cleaner"))
+    manager.truncate_to(A, 5)
+    assert manager.cleaner.clean_offsets == {A: 5}
+    manager.truncate_fully_and_start_at(A, 100)
+    assert manager.cleaner.clean_offsets == {} and log.end_offset == 100
+
+
+def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
+    managers.config = COMPACTED
+    manager = managers.start()
+    dirty(manager.get_or_create(A))
+    cleaner = job(manager, "cleaner")
+    assert cleaner.prepare()
+    cleaner.run()
+    manager.delete(A)
+    cleaner.finish(None)
+    assert run_now(cleaner) == 0 and manager.cleaner.current is None and not manager.cleaner.uncleanable
+
+
+def test_the_cleaner_stops_when_asked_and_leaves_the_log_as_it_was(managers):
+    managers.config = COMPACTED
+    settings = StorageSettings(cleaner=CleanerSettings(io_max_bytes_per_second=100.0))
+    manager = managers.start(settings=settings)
+    log = manager.get_or_create(A)
+    dirty(log)
+    cleaner = job(manager, "cleaner")
+    assert cleaner.prepare()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            cleaner.run()
+        except BaseException as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    manager.stop_jobs()
+    worker.join(2)
+    assert not worker.is_alive() and errors
+    assert not cleaner.finish(errors[0])
+    assert [offset for offset, *_ in contents(log)] == list(range(7))
+    assert not cleaner.prepare()
+
+
+# --- a directory that fails
+
+
+def break_dir(monkeypatch, name: str, code: int = errno.EIO) -> None:
+    real = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        if f"/{name}/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(code, os.strerror(code))
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+
+def test_a_directory_that_fails_takes_only_its_own_partitions_with_it(managers, monkeypatch):
+    managers.config = replace(CONFIG, flush_ms=0)
+    manager = managers.start("one", "two")
+    for partition in (A, B, C):
+        append(manager.get_or_create(partition), records(b"k"))
+    break_dir(monkeypatch, "one")
+    run_now(job(manager, "flush"))
+    assert managers.failed == [("one", [A, C])]
+    assert manager.get(A) is None and manager.is_offline(A)
+    assert manager.get(B).end_offset == 1 and not manager.is_offline(B)
+    append(manager.get(B), records(b"k"))
+    run_now(job(manager, "flush"))
+    assert manager.get(B).flushed_offset == 2
+    with pytest.raises(KafkaError) as caught:
+        manager.get_or_create(A)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError):
+        manager.get_or_create(TopicPartition("unknown", 0), is_new=False)
+    fresh = manager.get_or_create(TopicPartition("new", 0))
+    assert fresh.dir.parent.name == "two"
+    for one in manager.jobs():
+        run_now(one)
+    assert [(info.online, len(info.replicas)) for info in manager.describe()] == [(False, 0), (True, 2)]
+    manager.shutdown()
+    assert (managers.root / "two" / ".kafka_cleanshutdown").exists()
+    assert not (managers.root / "one" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_full_disk_is_no_failure(managers, monkeypatch):
+    managers.config = replace(CONFIG, flush_ms=0)
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    append(log, records(b"k"))
+    break_dir(monkeypatch, "one", errno.ENOSPC)
+    run_now(job(manager, "flush"))
+    assert not managers.failed and manager.get(A) is log and log.flushed_offset == 0
+    monkeypatch.undo()
+    run_now(job(manager, "flush"))
+    assert log.flushed_offset == 1
+
+
+def test_an_error_of_an_append_is_judged_by_its_cause(managers):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+
+    def wrapped(code: int) -> KafkaError:
+        error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        error.__cause__ = OSError(code, os.strerror(code))
+        return error
+
+    assert not manager.note_failure(log, wrapped(errno.ENOSPC))
+    assert not manager.note_failure(log, KafkaError(ErrorCode.CORRUPT_MESSAGE))
+    assert manager.get(A) is log
+    assert manager.note_failure(log, wrapped(errno.EIO))
+    assert manager.get(A) is None and managers.failed == [("one", [A])]
+    assert manager.note_failure(log, wrapped(errno.EIO)) and len(managers.failed) == 1
+
+
+def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_go_on(managers):
+    (managers.root / "one").write_text("a file, not a folder")
+    manager = managers.start("one", "two")
+    assert [d.path.name for d in manager.online_dirs] == ["two"]
+    assert manager.get_or_create(A).dir.parent.name == "two"
+
+
+def test_no_usable_directory_is_one_clear_error(managers):
+    (managers.root / "one").write_text("a file, not a folder")
+    with pytest.raises(LogDirError, match="one"):
+        managers.start("one")
+
+
+def test_a_directory_that_fails_while_it_is_loaded_takes_no_other_down(managers, monkeypatch):
+    manager = managers.start("one", "two")
+    manager.get_or_create(A)
+    manager.get_or_create(B)
+    manager.shutdown()
+    real = Log.open
+
+    def failing(path, *args, **options):
+        if path.parent.name == "one":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(Log, "open", failing)
+    again = managers.start("one", "two")
+    assert again.is_offline(A) and again.get(B) is not None
+    assert [d.path.name for d in again.online_dirs] == ["two"]
+
+
+# --- moving
+
+
+def finish_move(manager: LogManager) -> None:
+    for _ in range(50):
+        if not run_now(job(manager, "move-logs")):
+            return
+    raise AssertionError("the move does not come to its end")
+
+
+def test_a_partition_wished_for_in_a_directory_is_made_there(managers):
+    manager = managers.start("one", "two")
+    manager.move(A, managers.root / "two")
+    assert manager.get_or_create(A).dir.parent.name == "two"
+
+
+def test_a_partition_moves_while_it_is_written_to(managers):
+    managers.config = replace(CONFIG, segment_bytes=3000)
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A, None, uuid.uuid4())
+    for n in range(30):
+        append(log, [(b"%d" % n, b"x" * 200)], epoch=n // 10)
+    log.delete_records_before(3)
+    manager.move(A, managers.root / "two")
+    assert [len(info.replicas) for info in manager.describe()] == [1, 1]
+    assert manager.describe()[1].replicas[0].is_future and manager.describe()[1].replicas[0].offset_lag == 30
+    mover = job(manager, "move-logs")
+    while mover.prepare():
+        append(manager.get(A), [(b"more", b"x" * 200)], epoch=3)
+        mover.run()
+        append(manager.get(A), [(b"more", b"x" * 200)], epoch=3)
+        if not mover.finish(None):
+            break
+    moved = manager.get(A)
+    assert moved is not log and moved.dir == managers.root / "two" / "a-0"
+    assert managers.moved == [(A, moved)]
+    assert [o for o, *_ in contents(moved)][-1] == log.end_offset - 1 == moved.end_offset - 1
+    assert (moved.start_offset, moved.high_watermark, moved.topic_id) == (3, log.high_watermark, log.topic_id)
+    assert moved.end_offset_for_epoch(1) == log.end_offset_for_epoch(1)
+    append(moved, records(b"after"))
+    managers.clock.advance(1000)
+    run_now(job(manager, "delete-files"))
+    assert not [name for name in os.listdir(managers.root / "one") if name.startswith("a-")]
+    manager.shutdown()
+    assert managers.start("one", "two").get(A).end_offset == moved.end_offset
+
+
+def test_a_log_that_starts_in_the_middle_of_a_batch_moves(managers):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    append(log, records(b"a", b"b", b"c", b"d"))
+    log.delete_records_before(2)
+    manager.move(A, managers.root / "two")
+    finish_move(manager)
+    assert manager.get(A).dir.parent.name == "two"
+    assert (manager.get(A).start_offset, manager.get(A).end_offset) == (2, 4)
+
+
+def test_an_empty_log_that_starts_late_moves(managers):
+    manager = managers.start("one", "two")
+    manager.get_or_create(A)
+    manager.truncate_fully_and_start_at(A, 77)
+    manager.move(A, managers.root / "two")
+    finish_move(manager)
+    assert manager.get(A).dir.parent.name == "two"
+    assert (manager.get(A).start_offset, manager.get(A).end_offset) == (77, 77)
+
+
+def test_a_truncation_during_a_move_reaches_the_copy(managers):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    for n in range(10):
+        append(log, [(b"%d" % n, b"old")])
+    manager.move(A, managers.root / "two")
+    mover = job(manager, "move-logs")
+    assert mover.prepare()
+    mover.run()
+    manager.truncate_to(A, 5)
+    append(log, [(b"5", b"new")])
+    mover.finish(None)
+    finish_move(manager)
+    assert manager.get(A).dir.parent.name == "two"
+    assert [value for *_, value in contents(manager.get(A))] == [b"old"] * 5 + [b"new"]
+
+
+def test_a_move_goes_on_after_a_restart(managers):
+    manager = managers.start("one", "two")
+    append(manager.get_or_create(A), records(b"a", b"b"))
+    manager.move(A, managers.root / "two")
+    mover = job(manager, "move-logs")
+    assert mover.prepare()
+    mover.run()
+    managers.crash(manager)
+    again = managers.start("one", "two")
+    assert again.get(A).dir.parent.name == "one" and again.future(A) is not None
+    finish_move(again)
+    assert again.get(A).dir.parent.name == "two" and again.get(A).end_offset == 2
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_crash_between_the_renames_of_a_move_loses_nothing(managers, monkeypatch, step):
+    manager = managers.start("one", "two")
+    append(manager.get_or_create(A), records(b"a", b"b"))
+    manager.move(A, managers.root / "two")
+    real = Log.rename_dir
+    renames = []
+
+    def crash(log, name):
+        if len(renames) == step:
+            raise KeyboardInterrupt
+        renames.append(name)
+        return real(log, name)
+
+    monkeypatch.setattr(Log, "rename_dir", crash)
+    with pytest.raises(KeyboardInterrupt):
+        finish_move(manager)
+    monkeypatch.undo()
+    managers.crash(manager)
+    again = managers.start("one", "two")
+    finish_move(again)
+    assert again.get(A).dir.parent.name == "two" and again.get(A).end_offset == 2
+    run_now(job(again, "delete-files"))
+    managers.clock.advance(1000)
+    run_now(job(again, "delete-files"))
+    assert not [name for name in os.listdir(managers.root / "one") if name.startswith("a-")]
+
+
+def test_a_move_can_be_taken_back(managers):
+    manager = managers.start("one", "two", "three")
+    append(manager.get_or_create(A), records(b"a"))
+    home = manager.get(A).dir.parent
+    manager.move(A, managers.root / "two")
+    manager.move(A, managers.root / "three")
+    manager.move(A, home)
+    run_now(job(manager, "move-logs"))
+    run_now(job(manager, "delete-files"))
+    assert manager.get(A).dir.parent == home and manager.future(A) is None
+    assert not [name for one in ("two", "three") for name in os.listdir(managers.root / one) if name.startswith("a-")]
+
+
+def test_a_log_on_its_way_is_not_cleaned(managers):
+    managers.config = COMPACTED
+    manager = managers.start("one", "two")
+    dirty(manager.get_or_create(A))
+    manager.move(A, managers.root / "two")
+    assert run_now(job(manager, "cleaner")) == 0
+    finish_move(manager)
+    manager.get(A).roll()
+    append(manager.get(A), records(b"y"))
+    assert run_now(job(manager, "cleaner")) > 0
+    assert [offset for offset, *_ in contents(manager.get(A))] == [4, 5, 6, 7]
+
+
+def test_a_target_that_fails_ends_the_move_and_the_log_stays(managers, monkeypatch):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    append(log, records(b"a"))
+    manager.move(A, managers.root / "two")
+    break_dir(monkeypatch, "two")
+    run_now(job(manager, "move-logs"))
+    assert managers.failed == [("two", [])]
+    assert manager.get(A) is log and manager.future(A) is None
+    run_now(job(manager, "move-logs"))
+    append(log, records(b"b"))
+
+
+def test_moving_to_nowhere_is_refused(managers):
+    manager = managers.start("one", "two")
+    with pytest.raises(KafkaError) as caught:
+        manager.move(A, managers.root / "elsewhere")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
