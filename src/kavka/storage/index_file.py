@@ -61,7 +61,7 @@ class IndexFile:
             self._allocate(more)
 
     def _allocate(self, more: int) -> None:
-        limit = max(self.max_entries, self.entries) * self.ENTRY
+        limit = max(self.max_entries, self.entries + more) * self.ENTRY
         wanted = min(limit, -(-(self.entries + more) * self.ENTRY // PAGE) * PAGE)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -70,7 +70,7 @@ class IndexFile:
                 self._file_size = limit
             if wanted > self._allocated:
                 os.posix_fallocate(fd, self._allocated, wanted - self._allocated)
-            if not self._writable and limit:
+            if not self._writable:
                 self._map = mmap.mmap(fd, limit)
                 self._writable = True
         finally:

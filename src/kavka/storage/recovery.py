@@ -19,6 +19,8 @@ from crc32c import crc32c
 from kavka.common.errors import KafkaError
 from kavka.records.batch import (
     ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
     MAGIC_POSITION,
     MIN_HEADER_TO_MAGIC,
     BatchHeader,
@@ -92,7 +94,6 @@ class _Loader:
         if clean_shutdown:
             self._check_indexes(len(self.segments), start)
             end = self._end_offset(start)
-            recovery_point = end
         else:
             doubtful = max(0, self.segments.floor_index(recovery_point))
             self._check_indexes(doubtful, start)
@@ -114,9 +115,8 @@ class _Loader:
             self._load_producers(start, end)
         for segment in self.segments:
             segment.file.release()
-        return LoadedLog(
-            self.segments, start, end, min(recovery_point, end), self.epochs, self.states, self.snapshots
-        )
+        flushed = end if clean_shutdown else min(recovery_point, end)
+        return LoadedLog(self.segments, start, end, flushed, self.epochs, self.states, self.snapshots)
 
     def _open_segments(self, sizes: dict[str, int]) -> None:
         snapshots = []
@@ -299,16 +299,25 @@ def _good_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, E
     whole. CORRUPT_MESSAGE at one that is not good."""
     buffer = memoryview(bytearray(min(CHUNK, end)))
     start = filled = position = 0
+
+    def fill() -> None:
+        nonlocal start, filled
+        start = position
+        filled = os.preadv(file.fd, [buffer[: min(len(buffer), end - position)]], position)
+
     while end - position >= MIN_HEADER_TO_MAGIC:
-        header = header_at(buffer[:filled], position - start) if position - start < filled else None
-        if header is None or position + header.size > start + filled:
-            start = position
-            filled = os.preadv(file.fd, [buffer[: min(len(buffer), end - position)]], position)
-            header = header_at(buffer[:filled], 0)
+        if position + HEADER_SIZE > start + filled:
+            fill()
+        at = position - start
+        if not any(buffer[at : at + LOG_OVERHEAD]):
+            return  # Room that was preallocated and never written to.
+        header = header_at(buffer[:filled], at)
         if header is None or position + header.size > end:
             return
         size = header.size
-        at = position - start
+        if at + size > filled and at:
+            fill()
+            at = 0
         marker = None
         if at + size <= filled:
             check_crc(header, _crc(header.magic, buffer[at : at + size]))

@@ -52,16 +52,14 @@ class TimeIndex(IndexFile):
         return timestamp, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
-        """An entry where `timestamp` is later than the last one's. `at_end` may use the slot that is kept for it."""
+        """An entry where `timestamp` is later than the last one's. At the end of a segment there is always room for it."""
         last_timestamp, last_offset = self.last_entry
         if timestamp <= last_timestamp:
             if timestamp < last_timestamp and self.entries:
                 raise ValueError(f"{self.path}: timestamp {timestamp} is before {last_timestamp}")
             return
         entries = self.entries
-        if entries >= self.max_entries - (0 if at_end else 1):
-            if at_end:
-                return
+        if self.is_full and not at_end:
             raise ValueError(f"{self.path} is full")
         if entries and offset < last_offset:
             raise ValueError(f"{self.path}: offset {offset} is before {last_offset}")

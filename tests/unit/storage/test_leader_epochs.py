@@ -1,0 +1,105 @@
+"""Leader epochs: which offset each epoch begins and ends at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kavka.common.errors import KafkaError
+from kavka.storage.leader_epochs import LeaderEpochs
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> LeaderEpochs:
+    return LeaderEpochs(str(tmp_path / "leader-epoch-checkpoint"), [(2, 10), (3, 20), (5, 40)])
+
+
+def test_the_file_has_a_version_a_count_and_a_line_for_each_epoch(epochs: LeaderEpochs) -> None:
+    epochs.assign(7, 55)
+    epochs.save()
+    assert Path(epochs.path).read_text() == "0\n4\n2 10\n3 20\n5 40\n7 55\n"
+    assert LeaderEpochs.load(epochs.path).entries == [(2, 10), (3, 20), (5, 40), (7, 55)]
+
+
+def test_a_missing_and_an_empty_file_hold_no_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    assert LeaderEpochs.load(str(path)).latest == -1
+    path.write_text("")
+    assert LeaderEpochs.load(str(path)).latest == -1
+
+
+@pytest.mark.parametrize("text", ["1\n0\n", "0\n2\n1 1\n", "0\n1\nx 1\n", "0\n"])
+def test_a_malformed_file_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text(text)
+    with pytest.raises(KafkaError, match="malformed"):
+        LeaderEpochs.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (-1, (-1, -1)),
+        (5, (5, 100)),  # the latest one ends with the log
+        (6, (-1, -1)),  # never heard of
+        (3, (3, 40)),
+        (4, (3, 40)),  # the largest one that is known below it
+        (2, (2, 20)),
+        (1, (1, 10)),  # older than all that is known: ends where the first known one begins
+        (0, (0, 10)),
+    ],
+)
+def test_the_end_of_an_epoch_is_the_start_of_the_next_one(
+    epochs: LeaderEpochs, asked: int, answer: tuple[int, int]
+) -> None:
+    assert epochs.end_offset_for(asked, 100) == answer
+
+
+def test_nothing_is_known_of_the_epochs_of_an_empty_log(tmp_path: Path) -> None:
+    assert LeaderEpochs(str(tmp_path / "x")).end_offset_for(0, 10) == (-1, -1)
+
+
+def test_an_epoch_is_assigned_once(epochs: LeaderEpochs) -> None:
+    assert not epochs.assign(5, 60)
+    assert epochs.entries[-1] == (5, 40)
+    assert epochs.assign(5, 35)
+    assert epochs.entries[-1] == (5, 35)
+
+
+def test_entries_that_contradict_a_new_one_are_forgotten(epochs: LeaderEpochs) -> None:
+    assert epochs.assign(6, 15)
+    assert epochs.entries == [(2, 10), (6, 15)]
+    assert epochs.assign(1, 30)
+    assert epochs.entries == [(1, 30)]
+
+
+def test_truncation_from_the_end_forgets_epochs_that_begin_there_or_later(epochs: LeaderEpochs) -> None:
+    epochs.truncate_from_end(40)
+    assert epochs.entries == [(2, 10), (3, 20)]
+    assert epochs.latest == 3
+    epochs.truncate_from_end(100)
+    assert epochs.latest == 3
+
+
+def test_truncation_from_the_start_moves_the_epoch_that_holds_it(epochs: LeaderEpochs) -> None:
+    epochs.truncate_from_start(25)
+    assert epochs.entries == [(3, 25), (5, 40)]
+    epochs.truncate_from_start(40)
+    assert epochs.entries == [(5, 40)]
+    epochs.truncate_from_start(5)
+    assert epochs.entries == [(5, 40)]
+
+
+def test_the_epoch_of_an_offset_is_the_last_one_that_begins_before_it(epochs: LeaderEpochs) -> None:
+    assert [epochs.epoch_for(o) for o in (9, 10, 19, 20, 39, 40, 1000)] == [-1, 2, 2, 3, 3, 5, 5]
+
+
+def test_only_changes_are_written(epochs: LeaderEpochs) -> None:
+    epochs.save()
+    assert not Path(epochs.path).exists()
+    epochs.assign(9, 90)
+    epochs.save()
+    before = Path(epochs.path).stat().st_mtime_ns
+    epochs.save()
+    assert Path(epochs.path).stat().st_mtime_ns == before

@@ -1,0 +1,424 @@
+"""A log against a plain list of batches, over anything that can happen to it: appends, rolls, truncation, deletion, flushes,
+clean stops and crashes that tear or spoil what was not flushed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kavka.records.batch import batches
+from kavka.records.control import end_marker
+from kavka.storage.log import Log
+from kavka.storage.log_append import AppendOrigin
+from kavka.storage.log_config import LogConfig
+from tests.support.logs import TP, FakeClock, build
+
+PRODUCERS = st.integers(0, 2)
+
+
+@dataclass(frozen=True)
+class Appended:
+    """One batch of the model."""
+
+    first: int
+    last: int
+    data: bytes
+    epoch: int
+    timestamp: int
+    producer: int = -1
+    sequence: int = -1
+    transactional: bool = False
+    marker: bool | None = None
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash here is one of the process: what was written is there. Waiting for a disk would only make fewer examples."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+class LogMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.clock = FakeClock()
+        self.batches: list[Appended] = []
+        self.start = 0
+        self.end = 0
+        self.epoch = 0
+        self.staged = 0
+        self.trimmed = False
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            self.log.abandon()
+        shutil.rmtree(self.root)
+
+    @initialize(
+        segment_bytes=st.sampled_from([300, 700, 3000, 1 << 20]),
+        index_bytes=st.sampled_from([8, 24, 96, 10 << 20]),
+        interval=st.sampled_from([0, 100, 4096]),
+        preallocate=st.booleans(),
+        from_offset=st.sampled_from([0, 7, 5_000_000_000]),
+    )
+    def begin(self, segment_bytes: int, index_bytes: int, interval: int, preallocate: bool, from_offset: int) -> None:
+        self.config = LogConfig(
+            segment_bytes=segment_bytes,
+            segment_index_bytes=index_bytes,
+            index_interval_bytes=interval,
+            preallocate=preallocate,
+            retention_bytes=-1,
+            retention_ms=1000,
+            file_delete_delay_ms=0,
+        )
+        self.start = self.end = from_offset
+        self.log = self.open(clean=True, recovery_point=0)
+        self.next_sequence = dict.fromkeys(range(3), 0)
+        self.open_txns: dict[int, int] = {}
+
+    def open(self, *, clean: bool, recovery_point: int) -> Log:
+        return Log.open(
+            self.root / "orders-0",
+            TP,
+            self.config,
+            self.clock,
+            recovery_point=recovery_point,
+            start_offset=self.start,
+            clean_shutdown=clean,
+        )
+
+    # --- what can happen
+
+    @rule(
+        count=st.integers(1, 3),
+        size=st.integers(0, 60),
+        producer=st.none() | PRODUCERS,
+        transactional=st.booleans(),
+        age=st.integers(0, 500),
+    )
+    def stage(self, count: int, size: int, producer: int | None, transactional: bool, age: int) -> None:
+        options: dict[str, object] = {}
+        if producer is not None:
+            transactional = transactional or producer in self.open_txns
+            options = {
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": self.next_sequence[producer],
+                "transactional": transactional,
+            }
+        self.clock.advance(1)
+        timestamp = self.clock.ms - age
+        data = build([(b"k", b"v" * size)] * count, timestamp, **options)
+        info = self.log.stage_as_leader(memoryview(data), self.epoch)
+        assert (info.first_offset, info.last_offset, info.duplicate) == (self.end, self.end + count - 1, False)
+        batch = Appended(self.end, self.end + count - 1, bytes(data), self.epoch, timestamp)
+        if producer is not None:
+            batch = replace(
+                batch, producer=producer, sequence=self.next_sequence[producer] + count - 1, transactional=transactional
+            )
+            self.next_sequence[producer] += count
+            if transactional:
+                self.open_txns.setdefault(producer, self.end)
+        self.batches.append(batch)
+        self.end += count
+        self.staged += 1
+        # The buffer stays the caller's until it is written; the machine keeps its own copy.
+        self.buffers = [*getattr(self, "buffers", []), data]
+
+    @rule(producer=PRODUCERS, commit=st.booleans())
+    def end_transaction(self, producer: int, commit: bool) -> None:
+        data = bytearray(end_marker(commit, producer, 0, 0, self.clock.ms))
+        info = self.log.stage_as_leader(memoryview(data), self.epoch, origin=AppendOrigin.COORDINATOR)
+        assert info.first_offset == self.end
+        self.batches.append(
+            Appended(self.end, self.end, bytes(data), self.epoch, self.clock.ms, producer, -1, True, commit)
+        )
+        self.open_txns.pop(producer, None)
+        self.end += 1
+        self.staged += 1
+        self.buffers = [*getattr(self, "buffers", []), data]
+
+    @rule()
+    def write(self) -> None:
+        self.log.write_staged()
+        self.buffers = []
+        self.staged = 0
+
+    @rule(part=st.floats(0, 1))
+    def replicate(self, part: float) -> None:
+        self.write()
+        mark = self.start + int((self.end - self.start) * part)
+        boundary = max([b.last + 1 for b in self.batches if b.last < mark], default=self.start)
+        self.log.set_high_watermark(max(boundary, self.log.high_watermark))
+
+    @rule()
+    def roll(self) -> None:
+        self.write()
+        self.log.roll()
+
+    @rule()
+    def new_leader(self) -> None:
+        self.write()
+        self.epoch += 1
+        self.log.start_epoch(self.epoch)
+
+    @rule()
+    def flush(self) -> None:
+        self.write()
+        self.log.flush()
+        assert self.log.flushed_offset == self.end
+
+    @rule(part=st.floats(0, 1))
+    def truncate(self, part: float) -> None:
+        self.write()
+        target = self.start + int((self.end - self.start) * part)
+        self.log.truncate_to(target)
+        self.cut_model(target)
+
+    def settle_end(self) -> None:
+        """After a truncation into the middle of a batch, a log that is opened again ends with the batch before that."""
+        if self.log.end_offset != self.end:
+            assert self.log.end_offset == max([b.last + 1 for b in self.batches], default=self.log.end_offset)
+            assert self.start <= self.log.end_offset < self.end
+            self.end = self.log.end_offset
+            self.rebuild()
+
+    def cut_model(self, target: int) -> None:
+        """Whole batches go, but the log ends where it was told to."""
+        self.batches = [b for b in self.batches if b.last < target]
+        self.end = target
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        self.next_sequence = dict.fromkeys(range(3), 0)
+        self.open_txns = {}
+        for b in self.batches:
+            if b.marker is not None:
+                self.open_txns.pop(b.producer, None)
+            elif b.producer >= 0:
+                self.next_sequence[b.producer] = b.sequence + 1
+                if b.transactional:
+                    self.open_txns.setdefault(b.producer, b.first)
+        known = {entry.producer_id for entry in self.log.producers()}
+        if self.trimmed:
+            for entry in self.log.producers():
+                if entry.txn_first_offset >= 0:
+                    self.open_txns.setdefault(entry.producer_id, entry.txn_first_offset)
+                else:
+                    self.open_txns.pop(entry.producer_id, None)
+                self.next_sequence[entry.producer_id] = entry.last_sequence + 1
+            for producer in set(self.next_sequence) - known:
+                self.open_txns.pop(producer, None)
+
+    @rule(part=st.floats(0, 1))
+    def delete_records(self, part: float) -> None:
+        self.write()
+        self.log.set_high_watermark(self.end)
+        target = self.start + int((self.end - self.start) * part)
+        assert self.log.delete_records_before(target) == target
+        self.trimmed = self.trimmed or target > self.start
+        self.start = target
+        self.batches = [b for b in self.batches if b.last >= target]
+
+    @rule(wait=st.integers(0, 2000))
+    def retention(self, wait: int) -> None:
+        self.write()
+        self.log.set_high_watermark(self.end)
+        self.clock.advance(wait)
+        before = {s.base_offset for s in self.log.segments}
+        gone = self.log.delete_old_segments()
+        for deletion in self.log.take_due_deletions(self.clock.ms):
+            deletion.run()
+        after = {s.base_offset for s in self.log.segments}
+        assert len(before - after) == gone
+        if gone:
+            first = min(after)
+            if first > self.start:
+                self.trimmed = True
+                self.start = first
+                assert all(self.clock.ms - b.timestamp > 1000 for b in self.batches if b.last < first)
+                self.batches = [b for b in self.batches if b.last >= first]
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.write()
+        mark = self.log.high_watermark
+        self.log.close()
+        self.log = self.open(clean=True, recovery_point=0)
+        self.settle_end()
+        assert self.log.flushed_offset == self.end
+        self.log.set_high_watermark(mark)
+        for segment in self.log.segments:
+            assert os.path.getsize(segment.offset_index.path) == 8 * segment.offset_index.entries
+            assert os.path.getsize(segment.time_index.path) == 12 * segment.time_index.entries
+            segment.check()
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), harm=st.sampled_from(["none", "torn", "spoiled", "garbage"]))
+    def crash(self, data: st.DataObject, harm: str) -> None:
+        self.write()
+        log = self.log
+        mark, recovery_point = log.high_watermark, log.flushed_offset
+        places = []
+        for segment in log.segments:
+            position = 0
+            for at, header in segment.batches():
+                places.append((segment.file.path, at, header))
+                position = at + header.size
+            assert position == segment.size
+        log.abandon()
+        exposed = [place for place in places if place[2].base_offset >= recovery_point]
+        lost_from, lost_to = None, self.end
+        if exposed and harm in ("torn", "spoiled"):
+            path, at, header = data.draw(st.sampled_from(exposed))
+            lost_from = header.base_offset
+            if harm == "torn":
+                left = data.draw(st.integers(0, header.size - 1))
+                os.truncate(path, at + left)
+                if not left:
+                    # Nobody can tell a file that is shorter by whole batches: the segments after it stay.
+                    lost_to = next((s.base_offset for s in log.segments if s.base_offset > lost_from), lost_to)
+            else:
+                spoil(path, at + data.draw(st.integers(17, header.size - 1)))
+        elif harm == "garbage":
+            with open(log.active.file.path, "r+b") as file:
+                file.seek(log.active.size)
+                file.write(data.draw(st.binary(min_size=1, max_size=100)) + bytes(20))
+        self.log = self.open(clean=False, recovery_point=recovery_point)
+        if lost_from is not None:
+            self.batches = [b for b in self.batches if not lost_from <= b.first < lost_to]
+            self.end = max([b.last + 1 for b in self.batches], default=self.log.end_offset)
+            if not self.batches:
+                assert self.log.end_offset >= self.start
+                self.end = self.log.end_offset
+                self.start = self.log.start_offset
+            self.rebuild()
+        else:
+            self.settle_end()
+        self.log.set_high_watermark(min(mark, self.end))
+        self.epoch += 1
+
+    @rule(part=st.floats(0, 1), limit_part=st.floats(0, 1), max_bytes=st.integers(0, 1000), min_one=st.booleans())
+    def read(self, part: float, limit_part: float, max_bytes: int, min_one: bool) -> None:
+        visible = self.log.written_end
+        offset = self.start + int((self.end - self.start) * part)
+        limit = self.start + int((visible - self.start) * limit_part)
+        limit = max([b.last + 1 for b in self.batches if b.last < limit], default=self.start)
+        found = self.log.read(offset, max_bytes, limit=limit, min_one_batch=min_one)
+        expected = [b for b in self.batches if b.last >= offset and b.last < limit]
+        if found is None:
+            assert not expected or (max_bytes == 0 and not min_one)
+            return
+        got = found.slice.read()
+        assert len(got) == len(found.slice)
+        stream = b"".join(b.data for b in expected)
+        assert stream.startswith(got)
+        assert found.first_batch_size == len(expected[0].data)
+        if min_one:
+            assert len(got) >= len(expected[0].data)
+        assert len(got) <= max(max_bytes, len(expected[0].data) if min_one else 0)
+        whole = list(batches(got))
+        if whole:
+            assert found.upper_bound() > whole[-1].last_offset
+
+    @rule(age=st.integers(-10, 600))
+    def find_by_time(self, age: int) -> None:
+        self.write()
+        wanted = self.clock.ms - age
+        found = self.log.offset_for_timestamp(wanted)
+        expected = next((b for b in self.batches if b.timestamp >= wanted and b.last >= self.start), None)
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.offset == max(expected.first, self.start)
+            assert found.timestamp == expected.timestamp
+            assert found.leader_epoch == expected.epoch
+
+    # --- what must always hold
+
+    @invariant()
+    def offsets_agree(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        log = self.log
+        assert log.end_offset == self.end
+        assert log.start_offset == self.start
+        assert log.start_offset <= log.last_stable_offset <= log.high_watermark <= log.written_end <= log.end_offset
+        if not self.staged:
+            on_disk = []
+            for segment in log.segments:
+                for _, header in segment.batches():
+                    on_disk.append((header.base_offset, header.last_offset))
+            assert [pair for pair in on_disk if pair[1] >= self.start] == [(b.first, b.last) for b in self.batches]
+
+    @invariant()
+    def producers_agree(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        known = {entry.producer_id: entry for entry in self.log.producers()}
+        last = {b.producer: b for b in self.batches if b.producer >= 0 and b.marker is None}
+        for producer, batch in last.items():
+            assert known[producer].last_sequence == batch.sequence
+            assert known[producer].last_offset == batch.last
+        if not self.trimmed:
+            assert {
+                e.producer_id: e.txn_first_offset for e in known.values() if e.txn_first_offset >= 0
+            } == self.open_txns
+            first = min(self.open_txns.values(), default=None)
+            if first is not None:
+                assert self.log.last_stable_offset <= first
+
+    @invariant()
+    def aborted_transactions_agree(self) -> None:
+        if not hasattr(self, "log") or self.staged or self.trimmed:
+            return
+        aborted = []
+        begun: dict[int, int] = {}
+        for b in self.batches:
+            if b.marker is not None:
+                first = begun.pop(b.producer, None)
+                if first is not None and not b.marker:
+                    aborted.append((b.producer, first, b.first))
+            elif b.transactional:
+                begun.setdefault(b.producer, b.first)
+        found = self.log.aborted_transactions(self.start, self.end)
+        assert [txn[:3] for txn in found] == aborted
+
+    @invariant()
+    def epochs_agree(self) -> None:
+        if hasattr(self, "log"):
+            for b in self.batches:
+                assert self.log.epoch_at(max(b.first, self.start)) == b.epoch
+
+
+def spoil(path: str, position: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 0x55]))
+
+
+LogMachine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("KAVKA_MODEL_EXAMPLES", "40")),
+    stateful_step_count=int(os.environ.get("KAVKA_MODEL_STEPS", "30")),
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.usefixtures("no_fsync")
+class TestLogModel(LogMachine.TestCase):  # type: ignore[name-defined,misc]
+    pass

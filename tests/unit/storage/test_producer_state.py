@@ -1,0 +1,233 @@
+"""Producers: duplicates, the order of sequences, fencing, transactions, and snapshots of all that."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.control import EndMarker
+from kavka.storage.producer_snapshot import CorruptSnapshot, SnapshotFiles, decode_snapshot, encode_snapshot
+from kavka.storage.producer_state import BatchMeta, ProducerEntry, ProducerStates
+
+MAX = 2**31 - 1
+
+
+class Producers:
+    """Appends as a log would, with offsets of its own."""
+
+    def __init__(self) -> None:
+        self.states = ProducerStates(1000)
+        self.offset = 0
+
+    def send(
+        self, sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: bool = False
+    ) -> BatchMeta | None:
+        last = (sequence + count - 1) & MAX
+        known = self.states.check_client_batch(pid, epoch, sequence, last, txn)
+        if known is None:
+            self.offset += count
+            self.states.append_batch(pid, epoch, sequence, last, self.offset - 1, count - 1, 500, txn)
+        return known
+
+    def end(self, commit: bool, *, pid: int = 1, epoch: int = 0, coordinator: int = 0) -> object:
+        marker = EndMarker(commit, coordinator)
+        self.states.check_marker(pid, epoch, marker)
+        self.offset += 1
+        return self.states.append_marker(pid, epoch, marker, self.offset - 1, 500)[1]
+
+    def refused(self, code: ErrorCode, sequence: int, count: int = 1, **options: object) -> None:
+        before = dict(self.states.entries)
+        with pytest.raises(KafkaError) as raised:
+            self.send(sequence, count, **options)  # type: ignore[arg-type]
+        assert raised.value.code == code
+        assert self.states.entries == before
+
+
+@pytest.fixture
+def producers() -> Producers:
+    return Producers()
+
+
+def test_each_of_the_last_five_batches_is_known_when_it_comes_again(producers: Producers) -> None:
+    for n in range(6):
+        assert producers.send(n * 2, 2) is None
+    for n in range(1, 6):
+        known = producers.send(n * 2, 2)
+        assert known is not None
+        assert (known.first_offset, known.last_offset, known.timestamp) == (n * 2, n * 2 + 1, 500)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 2)
+
+
+def test_a_batch_that_overlaps_a_known_one_but_is_not_it_is_out_of_order(producers: Producers) -> None:
+    producers.send(0, 4)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 3)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2, 4)
+
+
+def test_a_gap_in_the_sequence_is_refused(producers: Producers) -> None:
+    producers.send(0)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
+    assert producers.send(1) is None
+
+
+def test_a_producer_that_is_not_known_may_begin_with_any_sequence(producers: Producers) -> None:
+    assert producers.send(17) is None
+    assert producers.send(18) is None
+
+
+def test_a_new_epoch_begins_with_sequence_zero(producers: Producers) -> None:
+    producers.send(0)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
+    assert producers.send(0, epoch=1) is None
+    assert producers.send(1, epoch=1) is None
+
+
+def test_an_older_epoch_is_fenced(producers: Producers) -> None:
+    producers.send(0, epoch=3)
+    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2)
+
+
+def test_batches_of_an_earlier_epoch_are_no_duplicates_of_this_one(producers: Producers) -> None:
+    producers.send(0)
+    assert producers.send(0, epoch=1) is None
+
+
+def test_sequences_begin_again_at_zero_after_the_largest_one(producers: Producers) -> None:
+    producers.send(MAX - 1, 2)
+    assert producers.send(0) is None
+    assert producers.states.entries[1].last_sequence == 0
+    known = producers.send(0)
+    assert known is not None and known.first_offset == 2
+
+
+def test_a_batch_may_wrap_in_its_middle(producers: Producers) -> None:
+    producers.send(MAX, 3)
+    assert producers.states.entries[1].last_sequence == 1
+    known = producers.send(MAX, 3)
+    assert known is not None and known.first_offset == 0
+    assert producers.send(2) is None
+
+
+def test_a_transaction_is_open_from_its_first_batch_to_its_marker(producers: Producers) -> None:
+    producers.send(0)
+    producers.send(1, 2, txn=True)
+    producers.send(3, txn=True)
+    states = producers.states
+    assert states.first_unstable_offset == 1
+    assert states.entries[1].txn_first_offset == 1
+    assert producers.end(True) is None
+    assert states.ongoing == {}
+    assert states.first_unstable_offset == 1, "the marker may still be lost"
+    states.on_high_watermark(4)
+    assert states.first_unstable_offset == 1
+    states.on_high_watermark(5)
+    assert states.first_unstable_offset is None
+
+
+def test_an_aborted_transaction_is_told_with_the_last_stable_offset_of_then(producers: Producers) -> None:
+    producers.send(0, 2, txn=True)
+    producers.send(0, 3, pid=2, txn=True)
+    assert producers.end(False) == (1, 0, 5, 2)
+    assert producers.end(False, pid=2) == (2, 2, 6, 7)
+
+
+def test_a_marker_without_a_transaction_aborts_nothing(producers: Producers) -> None:
+    producers.send(0)
+    assert producers.end(False) is None
+    assert producers.states.first_unstable_offset is None
+
+
+def test_a_marker_with_a_newer_epoch_fences_the_producer(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.end(False, epoch=1)
+    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
+    assert producers.send(0, epoch=1) is None
+
+
+def test_a_marker_of_an_old_coordinator_is_fenced(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.end(True, coordinator=5)
+    with pytest.raises(KafkaError) as raised:
+        producers.end(True, coordinator=4)
+    assert raised.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_batch_outside_of_the_open_transaction_is_refused(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.refused(ErrorCode.INVALID_TXN_STATE, 1)
+
+
+def test_the_first_unstable_offset_is_that_of_the_oldest_transaction_still_undecided(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.send(0, pid=2, txn=True)
+    producers.end(True, pid=2)
+    producers.end(True, pid=1)
+    producers.states.on_high_watermark(3)
+    assert producers.states.first_unstable_offset == 0
+    producers.states.on_high_watermark(4)
+    assert producers.states.first_unstable_offset is None
+
+
+def test_idle_producers_are_forgotten_but_not_those_with_an_open_transaction(producers: Producers) -> None:
+    producers.send(0)
+    producers.send(0, pid=2, txn=True)
+    assert producers.states.expire(1499) == 0
+    assert producers.states.expire(1500) == 1
+    assert list(producers.states.entries) == [2]
+
+
+ENTRY = ProducerEntry(7, 3, (BatchMeta(8, 10, 1000, 2, 1234),), 1234, 5, 990)
+
+
+def test_a_snapshot_has_kafkas_layout() -> None:
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 7, 3, 10, 1000, 2, 1234, 5, 990)
+    assert encode_snapshot([ENTRY]) == struct.pack(">hI", 1, crc32c(body)) + body
+
+
+def test_a_snapshot_gives_back_each_producers_last_batch() -> None:
+    [entry] = decode_snapshot(encode_snapshot([ENTRY]))
+    assert entry == ENTRY
+    fresh = ProducerEntry(9, 0, (), 77, 1, -1)
+    assert decode_snapshot(encode_snapshot([fresh])) == [fresh]
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "version", "count"])
+def test_a_snapshot_that_cannot_be_right_is_refused(harm: str) -> None:
+    data = bytearray(encode_snapshot([ENTRY]))
+    if harm == "cut":
+        del data[-1]
+    elif harm == "flipped":
+        data[20] ^= 1
+    elif harm == "version":
+        data[1] = 2
+    else:
+        body = struct.pack(">i", 1000)
+        data = bytearray(struct.pack(">hI", 1, crc32c(body)) + body)
+    with pytest.raises(CorruptSnapshot):
+        decode_snapshot(bytes(data))
+
+
+def test_the_last_good_snapshot_is_used_and_bad_ones_after_it_are_removed(tmp_path: Path) -> None:
+    files = SnapshotFiles(str(tmp_path))
+    files.write(10, [ENTRY])
+    files.write(20, [])
+    (tmp_path / "00000000000000000020.snapshot").write_bytes(b"torn")
+    latest = files.read_latest()
+    assert latest is not None
+    assert latest == (10, [ENTRY])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000000000000000010.snapshot"]
+
+
+def test_snapshots_of_segments_and_the_one_of_the_last_stop_are_kept(tmp_path: Path) -> None:
+    files = SnapshotFiles(str(tmp_path))
+    for offset in (10, 15, 20, 30, 40):
+        files.write(offset, [])
+    files.keep_for_segments([0, 10, 20])
+    assert files.offsets == [10, 20, 40]
+    files.keep_for_segments([0, 10, 20, 50])
+    assert files.offsets == [10, 20]
