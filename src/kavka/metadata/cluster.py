@@ -44,6 +44,12 @@ async def update_broker(store: MetadataStore, registration: BrokerRegistration) 
     await store.set(paths.broker(registration.id), registration.encode())
 
 
+async def announce_log_dir_failure(store: MetadataStore, broker_id: int) -> None:
+    """Tell the controller that a log directory of this broker is lost; it asks which partitions were in it."""
+    path = f"{paths.LOG_DIR_EVENTS}/{paths.LOG_DIR_EVENT_PREFIX}"
+    await store.create(path, paths.encode_log_dir_event(broker_id), sequential=True)
+
+
 class ProducerIds:
     """Gives out producer ids, each once in the life of the cluster.
 

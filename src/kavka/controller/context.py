@@ -1,0 +1,119 @@
+"""What the controller knows: a copy of the tree, and where each partition and replica is in its life.
+
+Only the controller's events change it. `leaderships` is what the state nodes say, with their versions; a partition
+without one is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from kavka.common.types import TopicPartition
+from kavka.controller.partition_states import PartitionState
+from kavka.controller.replica_states import ReplicaState
+from kavka.metadata.paths import BrokerRegistration, PartitionStateNode, ReplicaAssignment
+
+
+class Replica(NamedTuple):
+    partition: TopicPartition
+    broker_id: int
+
+    def __str__(self) -> str:
+        return f"the replica of {self.partition} on broker {self.broker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    state: PartitionStateNode
+    partition_epoch: int
+
+
+@dataclass(slots=True)
+class Topic:
+    topic_id: UUID
+    partitions: dict[int, ReplicaAssignment]
+
+
+class ControllerContext:
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.epoch_version = 0
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.broker_epochs: dict[int, int] = {}
+        self.topics: dict[str, Topic] = {}
+        self.leaderships: dict[TopicPartition, Leadership] = {}
+        self.partition_states: dict[TopicPartition, PartitionState] = {}
+        self.replica_states: dict[Replica, ReplicaState] = {}
+        # Replicas on a live broker whose disk has failed.
+        self.replicas_on_failed_disks: set[Replica] = set()
+        self.topics_to_delete: set[str] = set()
+        self.topics_being_deleted: set[str] = set()
+        self.topics_not_deletable_now: set[str] = set()
+
+    # ---- brokers
+
+    def is_online(self, replica: Replica) -> bool:
+        return replica.broker_id in self.brokers and replica not in self.replicas_on_failed_disks
+
+    def online_brokers(self, tp: TopicPartition) -> set[int]:
+        """Of the brokers that hold `tp`, those that can serve it."""
+        return {b for b in self.replicas_of(tp) if self.is_online(Replica(tp, b))}
+
+    def racks(self) -> dict[int, str | None]:
+        return {broker.id: broker.rack for broker in self.brokers.values()}
+
+    # ---- topics
+
+    def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return [TopicPartition(name, p) for name in topics if name in self.topics for p in self.topics[name].partitions]
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return self.partitions_of(self.topics)
+
+    def assignment(self, tp: TopicPartition) -> ReplicaAssignment:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition, _NOBODY) if topic is not None else _NOBODY
+
+    def replicas_of(self, tp: TopicPartition) -> tuple[int, ...]:
+        return self.assignment(tp).replicas
+
+    def replicas(self, partitions: Iterable[TopicPartition]) -> Iterator[Replica]:
+        return (Replica(tp, broker_id) for tp in partitions for broker_id in self.replicas_of(tp))
+
+    def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
+        wanted = set(broker_ids)
+        return [r for r in self.replicas(self.all_partitions()) if r.broker_id in wanted]
+
+    def add_topic(self, name: str, topic_id: UUID, partitions: Mapping[int, ReplicaAssignment]) -> None:
+        self.topics[name] = Topic(topic_id, dict(partitions))
+
+    def forget_topic(self, name: str) -> None:
+        for tp in self.partitions_of([name]):
+            for broker_id in self.replicas_of(tp):
+                self.replica_states.pop(Replica(tp, broker_id), None)
+                self.replicas_on_failed_disks.discard(Replica(tp, broker_id))
+            self.leaderships.pop(tp, None)
+            self.partition_states.pop(tp, None)
+        self.topics.pop(name, None)
+        for marks in (self.topics_to_delete, self.topics_being_deleted, self.topics_not_deletable_now):
+            marks.discard(name)
+
+    # ---- states
+
+    def state_of(self, tp: TopicPartition) -> PartitionState:
+        return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
+
+    def replica_state(self, replica: Replica) -> ReplicaState:
+        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+
+    def partitions_in(self, *states: PartitionState) -> list[TopicPartition]:
+        return [tp for tp, state in self.partition_states.items() if state in states]
+
+    def replicas_in(self, topic: str, state: ReplicaState) -> list[Replica]:
+        return [r for r in self.replicas(self.partitions_of([topic])) if self.replica_state(r) is state]
+
+
+_NOBODY = ReplicaAssignment(())

@@ -1,0 +1,130 @@
+"""What can happen to a controller, and the one queue in which it happens.
+
+Everything that reads or changes the controller's context runs as an event, one after the other, so nothing in it
+needs a lock: watches and answers only put an event here and return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """The broker is signed in: stand for election."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """/controller was made, changed or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """A broker signed in or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerModification:
+    """A broker's registration changed: its listeners."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A topic's node was made or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicModification:
+    """A topic's node was changed: partitions were added."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """A topic was marked for deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirFailure:
+    """A broker lost one of its log directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrAnswered:
+    broker_id: int
+    response: LeaderAndIsrResponse
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaAnswered:
+    broker_id: int
+    request: StopReplicaRequest
+    response: StopReplicaResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOffline:
+    """Try again to bring online what is not: the store could not be written when it was tried last."""
+
+
+Event = (
+    Startup
+    | ControllerChange
+    | BrokerChange
+    | BrokerModification
+    | TopicChange
+    | TopicModification
+    | TopicDeletion
+    | LogDirFailure
+    | LeaderAndIsrAnswered
+    | StopReplicaAnswered
+    | RetryOffline
+)
+
+
+class EventQueue:
+    """Hands events to `process`, one at a time, in the order they came. An event that fails is logged, no more."""
+
+    def __init__(self, process: Callable[[Event], Awaitable[Any]]) -> None:
+        self._process = process
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
+
+    def put(self, event: Event) -> None:
+        self._events.put_nowait(event)
+
+    async def drained(self) -> None:
+        """Wait until everything that was put so far, and what it put itself, is done."""
+        await self._events.join()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            event = await self._events.get()
+            try:
+                await self._process(event)
+            except Exception:
+                log.exception("The controller failed to process %s", type(event).__name__)
+            finally:
+                self._events.task_done()

@@ -1,0 +1,198 @@
+"""What one event has to tell the brokers, gathered and sent as few requests: at most one of each kind to a broker.
+
+LeaderAndIsr goes before UpdateMetadata, so that a broker leads before clients are sent to it, and StopReplica last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
+from kavka.controller.channel import ControlRequest
+from kavka.controller.context import ControllerContext, Leadership, Replica
+from kavka.protocol.messages.leader_and_isr import (
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from kavka.protocol.messages.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from kavka.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from kavka.replication.metadata_cache import LEADER_DURING_DELETION
+
+EPOCH_DURING_DELETION = -2
+
+# Kafka's numbers for the security protocols.
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+Send = Callable[[int, ControlRequest], Any]
+
+
+class RequestBatch:
+    def __init__(self, controller_id: int, context: ControllerContext, send: Send) -> None:
+        self._controller_id = controller_id
+        self._context = context
+        self._send = send
+        self._leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrPartitionState]] = {}
+        self._stop_replica: dict[int, dict[TopicPartition, StopReplicaPartitionState]] = {}
+        self._metadata_brokers: set[int] = set()
+        self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartitionState] = {}
+
+    def tell_leadership(
+        self, broker_ids: Iterable[int], tp: TopicPartition, leadership: Leadership, *, is_new: bool = False
+    ) -> None:
+        """Who leads `tp`: to the brokers that hold it; and then to every broker, for its clients."""
+        assignment = self._context.assignment(tp)
+        state = leadership.state
+        for broker_id in broker_ids:
+            to_broker = self._leader_and_isr.setdefault(broker_id, {})
+            earlier = to_broker.get(tp)
+            to_broker[tp] = LeaderAndIsrPartitionState(
+                topic_name=tp.topic,
+                partition_index=tp.partition,
+                controller_epoch=state.controller_epoch,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                partition_epoch=leadership.partition_epoch,
+                replicas=list(assignment.replicas),
+                adding_replicas=list(assignment.adding),
+                removing_replicas=list(assignment.removing),
+                is_new=is_new or (earlier is not None and earlier.is_new),
+                leader_recovery_state=state.leader_recovery_state,
+            )
+        self.tell_metadata(self._context.brokers, [tp])
+
+    def tell_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
+        """Where the brokers are, and who leads `partitions`; those without a leader yet are left out."""
+        self._metadata_brokers.update(broker_ids)
+        for tp in partitions:
+            leadership = self._context.leaderships.get(tp)
+            if leadership is None:
+                continue
+            state = leadership.state
+            going = tp.topic in self._context.topics_to_delete
+            replicas = self._context.replicas_of(tp)
+            self._metadata_partitions[tp] = UpdateMetadataPartitionState(
+                topic_name=tp.topic,
+                partition_index=tp.partition,
+                controller_epoch=state.controller_epoch,
+                leader=LEADER_DURING_DELETION if going else state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                zk_version=leadership.partition_epoch,
+                replicas=list(replicas),
+                offline_replicas=[b for b in replicas if not self._context.is_online(Replica(tp, b))],
+            )
+
+    def tell_stop(self, broker_id: int, tp: TopicPartition, *, delete: bool) -> None:
+        leadership = self._context.leaderships.get(tp)
+        if tp.topic in self._context.topics_to_delete:
+            epoch = EPOCH_DURING_DELETION
+        else:
+            epoch = leadership.state.leader_epoch if leadership is not None else NO_LEADER_EPOCH
+        to_broker = self._stop_replica.setdefault(broker_id, {})
+        earlier = to_broker.get(tp)
+        to_broker[tp] = StopReplicaPartitionState(
+            partition_index=tp.partition,
+            leader_epoch=epoch,
+            delete_partition=delete or (earlier is not None and earlier.delete_partition),
+        )
+
+    def send(self) -> None:
+        """Hand everything over, and be empty again."""
+        for broker_id, states in self._leader_and_isr.items():
+            self._send_leader_and_isr(broker_id, states)
+        self._send_update_metadata()
+        for broker_id, stops in self._stop_replica.items():
+            self._send_stop_replica(broker_id, stops)
+        self._leader_and_isr, self._stop_replica = {}, {}
+        self._metadata_brokers, self._metadata_partitions = set(), {}
+
+    def _send_leader_and_isr(self, broker_id: int, states: dict[TopicPartition, LeaderAndIsrPartitionState]) -> None:
+        if broker_id not in self._context.brokers:
+            return
+        by_topic: dict[str, list[LeaderAndIsrPartitionState]] = {}
+        for tp, state in states.items():
+            by_topic.setdefault(tp.topic, []).append(state)
+        leaders = sorted({state.leader for state in states.values()} & self._context.brokers.keys())
+        request = LeaderAndIsrRequest(
+            controller_id=self._controller_id,
+            controller_epoch=self._context.epoch,
+            broker_epoch=self._context.broker_epochs[broker_id],
+            topic_states=[
+                LeaderAndIsrTopicState(
+                    topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=of_topic
+                )
+                for name, of_topic in by_topic.items()
+            ],
+            live_leaders=[self._live_leader(leader) for leader in leaders],
+        )
+        self._send(broker_id, request)
+
+    def _live_leader(self, broker_id: int) -> LeaderAndIsrLiveLeader:
+        point = self._context.brokers[broker_id].end_points[0]
+        return LeaderAndIsrLiveLeader(broker_id=broker_id, host_name=point.host, port=point.port)
+
+    def _send_update_metadata(self) -> None:
+        by_topic: dict[str, list[UpdateMetadataPartitionState]] = {}
+        for tp, state in self._metadata_partitions.items():
+            by_topic.setdefault(tp.topic, []).append(state)
+        topics = [
+            UpdateMetadataTopicState(
+                topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=of_topic
+            )
+            for name, of_topic in by_topic.items()
+        ]
+        brokers = [
+            UpdateMetadataBroker(
+                id=broker.id,
+                rack=broker.rack,
+                endpoints=[
+                    UpdateMetadataEndpoint(
+                        listener=point.listener,
+                        host=point.host,
+                        port=point.port,
+                        security_protocol=SECURITY_PROTOCOLS.get(point.security_protocol, 0),
+                    )
+                    for point in broker.end_points
+                ],
+            )
+            for broker in self._context.brokers.values()
+        ]
+        for broker_id in self._metadata_brokers & self._context.brokers.keys():
+            request = UpdateMetadataRequest(
+                controller_id=self._controller_id,
+                controller_epoch=self._context.epoch,
+                broker_epoch=self._context.broker_epochs[broker_id],
+                topic_states=topics,
+                live_brokers=brokers,
+            )
+            self._send(broker_id, request)
+
+    def _send_stop_replica(self, broker_id: int, stops: dict[TopicPartition, StopReplicaPartitionState]) -> None:
+        if broker_id not in self._context.brokers:
+            return
+        by_topic: dict[str, list[StopReplicaPartitionState]] = {}
+        for tp, state in stops.items():
+            by_topic.setdefault(tp.topic, []).append(state)
+        request = StopReplicaRequest(
+            controller_id=self._controller_id,
+            controller_epoch=self._context.epoch,
+            broker_epoch=self._context.broker_epochs[broker_id],
+            topic_states=[
+                StopReplicaTopicState(topic_name=name, partition_states=of_topic) for name, of_topic in by_topic.items()
+            ],
+        )
+        self._send(broker_id, request)

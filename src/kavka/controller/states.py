@@ -1,0 +1,52 @@
+"""[pure] A state machine as a table: which state may follow which, what is done on the way, and why.
+
+The table is checked against at run time and draws the diagram in the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+State = TypeVar("State", bound=Enum)
+Action = TypeVar("Action", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[State, Action]):
+    source: State
+    target: State
+    action: Action
+    when: str
+
+
+class IllegalTransition(Exception):
+    def __init__(self, what: object, source: Enum, target: Enum) -> None:
+        super().__init__(f"{what} cannot go from {source.value} to {target.value}")
+
+
+class TransitionTable(Generic[State, Action]):
+    def __init__(self, rows: Iterable[Transition[State, Action]]) -> None:
+        self.rows = tuple(rows)
+        self._by_ends: dict[tuple[State, State], Transition[State, Action]] = {}
+        for row in self.rows:
+            if (row.source, row.target) in self._by_ends:
+                raise ValueError(f"{row.source} to {row.target} is in the table twice")
+            self._by_ends[row.source, row.target] = row
+
+    def allows(self, source: State, target: State) -> bool:
+        return (source, target) in self._by_ends
+
+    def action(self, what: object, source: State, target: State) -> Action:
+        """What is to be done when `what` goes from one state to the other; IllegalTransition if it may not."""
+        row = self._by_ends.get((source, target))
+        if row is None:
+            raise IllegalTransition(what, source, target)
+        return row.action
+
+    def diagram(self) -> str:
+        """As a Mermaid state diagram."""
+        lines = [f"    {row.source.value} --> {row.target.value}: {row.when}" for row in self.rows]
+        return "\n".join(["stateDiagram-v2", *lines]) + "\n"
