@@ -180,9 +180,7 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
     async def body(world: World) -> None:
         await create(world, "t", 2)
         world.broker.failed_disk.add(T0)
-        await world.store.create(
-            "/log_dir_event_notification/log_dir_event_", paths.encode_log_dir_event(0), sequential=True
-        )
+        await announce_log_dir_failure(world.store, 0)
         assert await world.controller.wait_until(lambda: world.broker.cache.topics["t"].partitions[0].leader == -1, 5)
         await world.controller.settled()
         assert await state_node(world, T0) == PartitionStateNode(-1, 1, (0,), 1)
