@@ -24,6 +24,7 @@ from kavka.replication.waiting import AppendWaiter, FetchWaiter
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
 from kavka.storage.log_read import LogRead
+from kavka.storage.producer_state import NOBODY
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -81,6 +82,7 @@ class Partition:
     def make_leader(self, state: LeaderAndIsrPartitionState, log: Log) -> None:
         self._take_state(state)
         self.log = log
+        log.producer_states.admitted = NOBODY
         log.start_epoch(state.leader_epoch)
         self.advance()
 

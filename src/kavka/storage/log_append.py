@@ -171,6 +171,10 @@ class LogAppending(LogState):
             else:
                 final_sequence = last_sequence(sequence, delta)
                 self.producer_states.check_coordinator_batch(producer_id, producer_epoch, transactional)
+        elif transactional and origin is CLIENT:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transactional batch must have a producer id."
+            )
 
         base = self.end_offset
         last = base + delta

@@ -16,6 +16,8 @@ from kavka.storage.transaction_index import AbortedTxn
 
 BATCHES_KEPT = 5
 """How many batches a client may have in flight, and so how many of the last ones a retry can repeat."""
+ANYONE = -2
+NOBODY = -1
 _WRAP = 0x7FFFFFFF
 
 
@@ -85,12 +87,17 @@ class ProducerStates:
     `entries` is the table by producer id. `ongoing` maps the first offset of each open transaction to its producer,
     in the order of offsets. `unreplicated` maps the first offset of each finished one to the offset of its marker,
     until the high watermark has passed that: to a consumer it is undecided as long as the marker could still be lost.
+
+    `admitted` is the producer that may begin a transaction here: a leader lets NOBODY do so but the one whose
+    coordinator has just said that it knows of the transaction. Otherwise a late batch of a transaction that is over
+    could begin one that nobody would ever end.
     """
 
-    __slots__ = ("entries", "expiration_ms", "first_unstable_offset", "ongoing", "unreplicated")
+    __slots__ = ("admitted", "entries", "expiration_ms", "first_unstable_offset", "ongoing", "unreplicated")
 
     def __init__(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
+        self.admitted = ANYONE
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
@@ -105,6 +112,8 @@ class ProducerStates:
         KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
+            if transactional and self.admitted not in (producer_id, ANYONE):
+                raise _not_admitted(producer_id)
             return None
         if epoch == entry.epoch:
             batches = entry.batches
@@ -125,9 +134,17 @@ class ProducerStates:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Producer {producer_id} began epoch {epoch} with sequence {first_sequence} instead of 0.",
             )
-        if entry.txn_first_offset >= 0 and not transactional:
-            raise _not_transactional(producer_id)
+        if not transactional:
+            if entry.txn_first_offset >= 0:
+                raise _not_transactional(producer_id)
+        elif self.admitted != ANYONE and self.admitted != producer_id and not self.has_open(producer_id, epoch):
+            raise _not_admitted(producer_id)
         return None
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here, in this very epoch."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
     def check_coordinator_batch(self, producer_id: int, epoch: int, transactional: bool) -> None:
         """A coordinator writes for a producer: fenced by epoch, no sequences."""
@@ -148,6 +165,17 @@ class ProducerStates:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"A marker of coordinator epoch {marker.coordinator_epoch} came after {entry.coordinator_epoch}.",
+            )
+
+    def check_raised_epoch(self, producer_id: int, epoch: int) -> None:
+        """A marker of the newer protocol, in which every end of a transaction raises the epoch: one that is not above
+        the epoch of what is open here speaks of an earlier transaction. (One that was written before may come again.)
+        """
+        entry = self.entries.get(producer_id)
+        if entry is not None and epoch == entry.epoch and entry.txn_first_offset >= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"A marker of epoch {epoch} cannot end the transaction that producer {producer_id} began in it.",
             )
 
     # --- changes
@@ -275,6 +303,13 @@ def _fenced(producer_id: int, epoch: int, current: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"Epoch {epoch} of producer {producer_id} is smaller than its last seen epoch {current}.",
+    )
+
+
+def _not_admitted(producer_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        f"Producer {producer_id} may not begin a transaction here: the batch came without its transactional id.",
     )
 
 

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.control import EndMarker
 from kavka.storage.producer_snapshot import CorruptSnapshot, SnapshotFiles, decode_snapshot, encode_snapshot
-from kavka.storage.producer_state import BatchMeta, ProducerEntry, ProducerStates
+from kavka.storage.producer_state import NOBODY, BatchMeta, ProducerEntry, ProducerStates
 
 MAX = 2**31 - 1
 
@@ -160,6 +160,83 @@ def test_a_marker_of_an_old_coordinator_is_fenced(producers: Producers) -> None:
 def test_a_batch_outside_of_the_open_transaction_is_refused(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.refused(ErrorCode.INVALID_TXN_STATE, 1)
+
+
+def test_a_leader_lets_only_the_producer_begin_a_transaction_that_it_has_admitted(producers: Producers) -> None:
+    states = producers.states
+    states.admitted = NOBODY
+    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
+    states.admitted = 2
+    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
+    states.admitted = 1
+    assert producers.send(0, txn=True) is None
+    states.admitted = NOBODY
+    assert producers.send(1, txn=True) is None, "it is open by now"
+    assert producers.send(0, pid=3) is None, "what is no transaction needs nobody's leave"
+
+
+def test_a_late_batch_of_a_transaction_that_is_over_cannot_begin_another(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.end(True)
+    producers.states.admitted = NOBODY
+    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 1, txn=True)
+    known = producers.send(0, txn=True)
+    assert known is not None, "a repeated batch is still known for what it is"
+
+
+def test_a_transaction_of_an_older_epoch_does_not_admit_the_next_epoch(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.states.admitted = NOBODY
+    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, epoch=1, txn=True)
+    assert not producers.states.has_open(1, 1)
+    assert producers.states.has_open(1, 0)
+
+
+def test_a_marker_that_raises_the_epoch_must_be_above_that_of_the_open_transaction(producers: Producers) -> None:
+    producers.send(0, epoch=4, txn=True)
+    with pytest.raises(KafkaError) as raised:
+        producers.states.check_raised_epoch(1, 4)
+    assert raised.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    producers.states.check_raised_epoch(1, 5)
+    producers.end(True, epoch=5)
+    producers.states.check_raised_epoch(1, 5)
+    producers.end(True, epoch=5)
+    assert producers.states.entries[1].txn_first_offset == -1, "written twice, it is still over"
+    producers.send(0, epoch=5, txn=True)
+    with pytest.raises(KafkaError):
+        producers.states.check_raised_epoch(1, 5)
+
+
+def test_a_batch_of_the_next_epoch_does_not_end_the_transaction_of_the_one_before(producers: Producers) -> None:
+    producers.send(0, txn=True)
+    producers.send(0, epoch=1, txn=True)
+    assert producers.states.entries[1].txn_first_offset == 0
+    assert producers.end(False, epoch=1) == (1, 0, 2, 3)
+
+
+def test_a_fenced_producer_cannot_repeat_a_batch(producers: Producers) -> None:
+    producers.send(0)
+    producers.send(0, epoch=1)
+    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 0)
+
+
+def test_a_marker_of_the_same_epoch_keeps_the_sequence_going(producers: Producers) -> None:
+    producers.send(0, 3, txn=True)
+    producers.end(True)
+    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 1, txn=True)
+    assert producers.send(3, txn=True) is None
+
+
+def test_a_coordinators_batches_are_fenced_by_epoch_and_have_no_sequence(producers: Producers) -> None:
+    producers.send(0, epoch=2, txn=True)
+    states = producers.states
+    states.check_coordinator_batch(1, 2, True)
+    with pytest.raises(KafkaError) as raised:
+        states.check_coordinator_batch(1, 1, True)
+    assert raised.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(KafkaError) as raised:
+        states.check_coordinator_batch(1, 2, False)
+    assert raised.value.code == ErrorCode.INVALID_TXN_STATE
 
 
 def test_the_first_unstable_offset_is_that_of_the_oldest_transaction_still_undecided(producers: Producers) -> None:
