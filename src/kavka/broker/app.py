@@ -13,9 +13,8 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.metrics_listener import MetricsListener
@@ -23,9 +22,12 @@ from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
 from kavka.broker.workers import Workers
 from kavka.common.clock import Clock, SystemClock
+from kavka.common.errors import ErrorCode
 from kavka.common.metrics import Registry
 from kavka.controller.channel import LocalChannel
 from kavka.controller.controller import Controller
+from kavka.controller.topics import NewTopic, Topics
+from kavka.coordinator.group.service import GroupCoordinator
 from kavka.metadata.cluster import ProducerIds, agree_on_cluster_id, lay_out, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
@@ -41,6 +43,7 @@ from kavka.storage.settings import StorageSettings
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
+INTERNAL_TOPIC_TIMEOUT_MS = 30_000
 Ready = Callable[[Sequence[Listener]], None]
 
 
@@ -114,6 +117,8 @@ class Broker:
             deletion_enabled=lambda: bool(settings.delete_topic_enable),
             clock=self.clock,
         )
+        self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
+        self._start_coordinators()
         self.controller.start()
         closing.push_async_callback(self.controller.stop)
         await self.controller.settled()
@@ -153,6 +158,28 @@ class Broker:
             self.settings.broker_rack,
         )
 
+    def _start_coordinators(self) -> None:
+        """Before the controller speaks: they load what is theirs when their partitions come online."""
+        self.groups = GroupCoordinator(
+            self.settings,
+            clock=self.clock,
+            metadata_cache=self.metadata_cache,
+            run_in_worker=self.workers.post,
+            create_topic=self._create_internal_topic,
+            metrics=self.metrics,
+        )
+        self.replica_manager.on_leadership.append(self.groups.on_leadership)
+        self.groups.start()
+        self._closing.callback(self.groups.stop)
+
+    async def _create_internal_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        topic = NewTopic(name, partitions, replication_factor, configs=configs)
+        for outcome in await self.topics.create_topics([topic], timeout_ms=INTERNAL_TOPIC_TIMEOUT_MS):
+            if outcome.error is not None and outcome.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise outcome.error
+
     def _local_channel(self) -> LocalChannel:
         """How the controller in this process reaches this broker."""
         return LocalChannel(
@@ -160,8 +187,10 @@ class Broker:
         )
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        for topic in self.metadata_cache.update(request):
+        gone = self.metadata_cache.update(request)
+        for topic in gone:
             self.configs.forget_topic(topic)
+        self.groups.on_topics_deleted(gone)
         return UpdateMetadataResponse()
 
     def _topic_changed(self, topic: str) -> None:
@@ -201,8 +230,8 @@ class Broker:
         )
 
 
-def _report_progress(*what: Any) -> None:
-    log.info("Loading logs: %s", " ".join(map(str, what)))
+def _report_progress(done: int, total: int, now: Sequence[str]) -> None:
+    log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
 
 
 async def serve(settings: Settings, ready: Ready | None = None) -> None:
