@@ -231,7 +231,8 @@ def _read_all(descriptor: int) -> list[str]:
 def _explain(error: OSError, settings: Settings) -> str:
     if error.errno in (errno.EADDRINUSE, errno.EACCES) and error.filename is None:
         reason = "is in use by another process" if error.errno == errno.EADDRINUSE else "may not be used by this user"
-        return f"listeners: {', '.join(map(str, settings.listeners))} {reason}"
+        addresses = [*map(str, settings.listeners), *filter(None, [settings["metrics.listener"]])]
+        return f"listeners: {' or '.join(addresses)} {reason}"
     if error.errno is None or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
