@@ -39,13 +39,6 @@ class Appended:
     marker: bool | None = None
 
 
-@pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash here is one of the process: what was written is there. Waiting for a disk would only make fewer examples."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-
-
 class LogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+from tests.support.logs import TP, FakeClock
+
+Opener = Callable[..., Log]
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of many logs in which only a process dies, never the machine: waiting for the disk proves nothing there."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def open_log(tmp_path: Path, clock: FakeClock) -> Iterator[Opener]:
+    """Opens the log in one and the same folder, with topic settings as keyword arguments; closes what is left open."""
+    logs: list[Log] = []
+
+    def opener(*, clean: bool = True, recovery_point: int = 0, start_offset: int = 0, **config: object) -> Log:
+        log = Log.open(
+            tmp_path / str(TP),
+            TP,
+            LogConfig(**config),  # type: ignore[arg-type]
+            clock,
+            clean_shutdown=clean,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+        )
+        logs.append(log)
+        return log
+
+    yield opener
+    for log in logs:
+        log.abandon()
