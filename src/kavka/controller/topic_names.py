@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from kavka.common.errors import ErrorCode, KafkaError
 
 MAX_LENGTH = 249
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -1,0 +1,56 @@
+"""AlterConfigs (key 33): replace all that a topic or a broker sets itself.
+
+v2     flexible
+
+Old clients' way: what is not named goes back to its default. IncrementalAlterConfigs changes single settings.
+"""
+
+from __future__ import annotations
+
+from kavka.api import config_resources
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+def _on_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
+    return AlterConfigsResponse(responses=[_result(resource, error) for resource in request.resources])
+
+
+@handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), on_error=_on_error)
+async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+    response = AlterConfigsResponse()
+    for resource, key in zip(request.resources, asked, strict=True):
+        try:
+            if asked.count(key) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
+            values: dict[str, str] = {}
+            for config in resource.configs:
+                if config.value is None:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
+                values[config.name] = config.value
+            if len(values) < len(resource.configs):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
+            await config_resources.replace(ctx, *key, values, validate_only=request.validate_only)
+        except KafkaError as error:
+            response.responses.append(_result(resource, error))
+        else:
+            response.responses.append(_result(resource, None))
+    return response
+
+
+def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=0 if error is None else int(error.code),
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

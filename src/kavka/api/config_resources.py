@@ -1,0 +1,88 @@
+"""What has settings that can be described and altered: topics, brokers, and the loggers of this broker.
+
+A topic's values are wrong with INVALID_CONFIG, a broker's with INVALID_REQUEST: so Kafka answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kavka.api.context import RequestContext
+from kavka.common.broker_config import BROKER_CONFIGS
+from kavka.common.config import ConfigError, ConfigTable
+from kavka.common.config_view import check_dynamic
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.metadata.store import StoreUnavailable
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+
+
+def table_of(resource_type: int) -> ConfigTable:
+    return TOPIC_CONFIGS if resource_type == TOPIC else BROKER_CONFIGS
+
+
+def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str]:
+    """What the resource sets itself now. KafkaError if there is no such resource, or it is not altered here."""
+    configs = ctx.broker.configs
+    if resource_type == TOPIC:
+        if name not in ctx.broker.metadata_cache.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        return configs.topic_overrides(name)
+    if resource_type == BROKER:
+        return dict(configs.broker.dynamic_default if broker_id(ctx, name) is None else configs.broker.dynamic_broker)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
+
+
+async def replace(
+    ctx: RequestContext, resource_type: int, name: str, values: Mapping[str, str], *, validate_only: bool
+) -> None:
+    """From now on the resource sets just `values` itself, here and after a restart."""
+    before = current(ctx, resource_type, name)
+    try:
+        if resource_type == TOPIC:
+            _check_topic(ctx, values)
+            if not validate_only:
+                await ctx.broker.configs.set_topic(name, values)
+        else:
+            _check_broker(ctx, broker_id(ctx, name), before, values)
+            if not validate_only:
+                await ctx.broker.configs.set_broker(broker_id(ctx, name), values)
+    except StoreUnavailable as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def _check_topic(ctx: RequestContext, values: Mapping[str, str]) -> None:
+    try:
+        ctx.broker.configs.broker.check_topic(values)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_broker(
+    ctx: RequestContext, target: int | None, before: Mapping[str, str], values: Mapping[str, str]
+) -> None:
+    changes = {name: text for name, text in values.items() if before.get(name) != text}
+    try:
+        check_dynamic(changes, per_broker=target is not None)
+        if target is None:
+            ctx.broker.configs.broker.with_dynamic(default=values)
+        else:
+            ctx.broker.configs.broker.with_dynamic(broker=values)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+def broker_id(ctx: RequestContext, name: str) -> int | None:
+    """The broker a resource's name means: this one, or None for the settings of all brokers (the empty name)."""
+    if not name:
+        return None
+    try:
+        named = int(name)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A broker is named by its id, a number; '{name}' is none.")
+    if named != ctx.broker.broker_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"This is broker {ctx.broker.broker_id}; ask broker {named} about itself."
+        )
+    return named

@@ -1,0 +1,77 @@
+"""CreateTopics (key 19): make topics, with counts or with the replicas of each partition, and settings.
+
+v1     validate_only; error_message in the answer
+v2     throttle_time_ms
+v4     -1 for the broker's default number of partitions and replication factor
+v5     flexible; the topic's counts and settings in the answer
+v7     topic_id in the answer
+
+Only the controller makes topics. The answer waits until every partition has a leader, or the request's time is up.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.config_view import describe_topic
+from kavka.common.errors import KafkaError
+from kavka.controller.topics import NewTopic, TopicOutcome
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.create_topics import (
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+def _on_error(request: CreateTopicsRequest, version: int, error: KafkaError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[_refusal(version, topic.name, error) for topic in request.topics])
+
+
+@handles(ApiKey.CREATE_TOPICS, versions=(0, 7), on_error=_on_error)
+async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    topics = [
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments},
+            {config.name: config.value for config in topic.configs},
+        )
+        for topic in request.topics
+    ]
+    outcomes = await ctx.broker.topics.create_topics(
+        topics, timeout_ms=request.timeout_ms, validate_only=ctx.version >= 1 and request.validate_only
+    )
+    return CreateTopicsResponse(topics=[_result(ctx, outcome) for outcome in outcomes])
+
+
+def _result(ctx: RequestContext, outcome: TopicOutcome) -> CreatableTopicResult:
+    if outcome.error is not None:
+        result = _refusal(ctx.version, outcome.name, outcome.error)
+    else:
+        result = CreatableTopicResult(name=outcome.name)
+        if ctx.version >= 5:
+            result.num_partitions = outcome.partitions
+            result.replication_factor = outcome.replication_factor
+            result.configs = [
+                CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=int(entry.source),
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in describe_topic(ctx.broker.configs.broker, outcome.configs)
+            ]
+    if ctx.version >= 7 and outcome.topic_id is not None:
+        result.topic_id = outcome.topic_id
+    return result
+
+
+def _refusal(version: int, name: str, error: KafkaError) -> CreatableTopicResult:
+    result = CreatableTopicResult(name=name, error_code=int(error.code))
+    if version >= 1:
+        result.error_message = error.message
+    return result

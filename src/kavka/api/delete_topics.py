@@ -1,0 +1,91 @@
+"""DeleteTopics (key 20): by name, or by id.
+
+v1     throttle_time_ms
+v3     a broker with `delete.topic.enable=false` says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST)
+v4     flexible
+v5     error_message in the answer
+v6     topics by name or by id
+
+The answer waits until the topic is gone, or the request's time is up; the deletion goes on in any case.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+NO_ID = UUID(int=0)
+
+
+def _asked(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
+    return request.topics if version >= 6 else [DeleteTopicState(name=name) for name in request.topic_names]
+
+
+def _on_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[_result(version, topic.name, topic.topic_id, error) for topic in _asked(request, version)]
+    )
+
+
+@handles(ApiKey.DELETE_TOPICS, versions=(0, 6), on_error=_on_error)
+async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    if not ctx.broker.settings["delete.topic.enable"]:
+        code = ErrorCode.INVALID_REQUEST if ctx.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        raise KafkaError(code, "Topics cannot be deleted: delete.topic.enable is false.")
+    asked = _asked(request, ctx.version)
+    names: list[str | None] = []
+    results: list[DeletableTopicResult] = []
+    for topic in asked:
+        name, error = _resolve(ctx, topic)
+        names.append(None if error is not None else name)
+        results.append(_result(ctx.version, name, topic.topic_id, error))
+    counts = Counter(name for name in names if name is not None)
+    for index, name in enumerate(names):
+        if name is not None and counts[name] > 1:
+            error = KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
+            results[index] = _result(ctx.version, asked[index].name, asked[index].topic_id, error)
+            names[index] = None
+    outcomes = await ctx.broker.topics.delete_topics(
+        [name for name in names if name is not None], timeout_ms=request.timeout_ms
+    )
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    for index, name in enumerate(names):
+        if name is not None:
+            outcome = by_name[name]
+            results[index] = _result(ctx.version, name, outcome.topic_id or NO_ID, outcome.error)
+    return DeleteTopicsResponse(responses=results)
+
+
+def _resolve(ctx: RequestContext, topic: DeleteTopicState) -> tuple[str | None, KafkaError | None]:
+    if topic.topic_id == NO_ID:
+        if topic.name is None:
+            return None, KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic, or give its id.")
+        return topic.name, None
+    if topic.name is not None:
+        return topic.name, KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+    name = ctx.broker.metadata_cache.topic_name(topic.topic_id)
+    if name is None:
+        return None, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return name, None
+
+
+def _result(version: int, name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
+    result = DeletableTopicResult(name=name)
+    if version >= 6:
+        result.topic_id = topic_id
+    if error is not None:
+        result.error_code = int(error.code)
+        if version >= 5:
+            result.error_message = error.message
+    return result

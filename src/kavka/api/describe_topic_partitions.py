@@ -1,0 +1,109 @@
+"""DescribeTopicPartitions (key 75, v0): partitions of topics in the order of their names, a page at a time.
+
+A page has at most `response_partition_limit` partitions (and never more than this broker's
+`max.request.partition.size.limit`); `next_cursor` names the first partition that is not in it. Replicas that may
+lead without being in sync (ELR) are a matter of KRaft: both lists are null.
+"""
+
+from __future__ import annotations
+
+from kavka.api.authorized_operations import TOPIC_OPERATIONS
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topics import is_internal
+from kavka.controller import topic_names
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kavka.protocol.messages.update_metadata import UpdateMetadataPartitionState
+from kavka.replication.metadata_cache import TopicInfo
+
+
+def _on_error(
+    request: DescribeTopicPartitionsRequest, version: int, error: KafkaError
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=int(error.code), name=topic.name)
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), on_error=_on_error)
+def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    topics = ctx.broker.metadata_cache.topics
+    first_topic, first_partition = "", 0
+    if request.cursor is not None:
+        first_topic, first_partition = request.cursor.topic_name, request.cursor.partition_index
+        if first_partition < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A cursor cannot point at a negative partition.")
+    names = {topic.name for topic in request.topics} or set(topics)
+    most = ctx.broker.settings["max.request.partition.size.limit"]
+    left = max(1, min(request.response_partition_limit, most))
+    response = DescribeTopicPartitionsResponse()
+    for name in sorted(name for name in names if name >= first_topic):
+        if left == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = topics.get(name)
+        if topic is None:
+            # A page that starts at a topic which has gone meanwhile starts at the next one.
+            if name != first_topic or request.cursor is None:
+                response.topics.append(_missing(name))
+            continue
+        start = first_partition if name == first_topic else 0
+        states = [state for index, state in sorted(topic.partitions.items()) if index >= start]
+        response.topics.append(_topic(ctx, topic, states[:left]))
+        if len(states) > left:
+            response.next_cursor = Cursor(topic_name=name, partition_index=states[left].partition_index)
+            break
+        left -= len(states)
+    return response
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        topic_names.check(name)
+    except KafkaError as error:
+        code = error.code
+    return DescribeTopicPartitionsResponseTopic(error_code=int(code), name=name, is_internal=is_internal(name))
+
+
+def _topic(
+    ctx: RequestContext, topic: TopicInfo, states: list[UpdateMetadataPartitionState]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=[_partition(ctx, state) for state in states],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(ctx: RequestContext, state: UpdateMetadataPartitionState) -> DescribeTopicPartitionsResponsePartition:
+    leader = ctx.broker.metadata_cache.brokers.get(state.leader)
+    code = ErrorCode.NONE
+    if leader is None:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    elif ctx.listener not in leader.endpoints:
+        code = ErrorCode.LISTENER_NOT_FOUND
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=int(code),
+        partition_index=state.partition_index,
+        leader_id=state.leader if code is ErrorCode.NONE else -1,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        eligible_leader_replicas=None,
+        last_known_elr=None,
+        offline_replicas=state.offline_replicas,
+    )

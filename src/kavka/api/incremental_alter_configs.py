@@ -1,0 +1,96 @@
+"""IncrementalAlterConfigs (key 44): set, delete, append to and subtract from single settings, while the broker runs.
+
+v1     flexible
+
+Each resource is changed whole or not at all, takes effect before the answer, and survives a restart (loggers do not).
+"""
+
+from __future__ import annotations
+
+from kavka.api import broker_loggers, config_resources
+from kavka.api.config_resources import BROKER_LOGGER
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.config import ConfigType
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def _on_error(
+    request: IncrementalAlterConfigsRequest, version: int, error: KafkaError
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(responses=[_result(resource, error) for resource in request.resources])
+
+
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), on_error=_on_error)
+async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+    response = IncrementalAlterConfigsResponse()
+    for resource, key in zip(request.resources, asked, strict=True):
+        try:
+            if asked.count(key) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
+            await _alter(ctx, resource, request.validate_only)
+        except KafkaError as error:
+            response.responses.append(_result(resource, error))
+        else:
+            response.responses.append(_result(resource, None))
+    return response
+
+
+async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    type_, name = resource.resource_type, resource.resource_name
+    if len({config.name for config in resource.configs}) < len(resource.configs):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
+    for config in resource.configs:
+        if config.config_operation not in (SET, DELETE, APPEND, SUBTRACT):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no operation {config.config_operation}.")
+        if config.value is None and config.config_operation != DELETE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
+    if type_ == BROKER_LOGGER:
+        if config_resources.broker_id(ctx, name) is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are a broker's own: name the broker.")
+        changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+        broker_loggers.alter(changes, validate_only=validate_only)
+        return
+    values = config_resources.current(ctx, type_, name)
+    for config in resource.configs:
+        if config.config_operation == DELETE:
+            values.pop(config.name, None)
+        elif config.config_operation == SET:
+            values[config.name] = config.value or ""
+        else:
+            values[config.name] = _changed_list(type_, config, values.get(config.name))
+    await config_resources.replace(ctx, type_, name, values, validate_only=validate_only)
+
+
+def _changed_list(resource_type: int, config: AlterableConfig, before: str | None) -> str:
+    key = config_resources.table_of(resource_type).get(config.name)
+    if key is None or key.type is not ConfigType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list: it can be set, no more.")
+    text = before if before is not None else key.format(key.default) or ""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    named = [item.strip() for item in (config.value or "").split(",") if item.strip()]
+    if config.config_operation == APPEND:
+        items += [item for item in named if item not in items]
+    else:
+        items = [item for item in items if item not in named]
+    return ",".join(items)
+
+
+def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=0 if error is None else int(error.code),
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
