@@ -24,6 +24,7 @@ from kavka.protocol.messages.offsets_topic import (
     OffsetCommitValue,
 )
 from kavka.protocol.primitives import ZERO_UUID, ProtocolError
+from kavka.records.batch import Buffer
 
 OFFSET_COMMIT_KEY = 1
 GROUP_METADATA_KEY = 2
@@ -120,7 +121,7 @@ def encode_message(message: Any, version: int) -> bytes:
     return b"".join(out)
 
 
-def decode_offset(key_version: int, key: memoryview, value: memoryview | None) -> OffsetRecord:
+def decode_offset(key_version: int, key: Buffer, value: Buffer | None) -> OffsetRecord:
     where, _ = OffsetCommitKey.decode(key, 2, key_version)
     if value is None:
         return OffsetRecord(where.group, where.topic, where.partition, None)
@@ -137,7 +138,7 @@ def decode_offset(key_version: int, key: memoryview, value: memoryview | None) -
     return OffsetRecord(where.group, where.topic, where.partition, committed)
 
 
-def decode_group(key_version: int, key: memoryview, value: memoryview | None) -> GroupRecord:
+def decode_group(key_version: int, key: Buffer, value: Buffer | None) -> GroupRecord:
     where, _ = GroupMetadataKey.decode(key, 2, key_version)
     if value is None:
         return GroupRecord(where.group, None)
@@ -148,7 +149,7 @@ def decode_group(key_version: int, key: memoryview, value: memoryview | None) ->
 
 # The newer protocols add their kinds here.
 ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset, GroupRecord: encode_group}
-DECODERS: dict[int, Callable[[int, memoryview, memoryview | None], Any]] = {
+DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {
     0: decode_offset,
     OFFSET_COMMIT_KEY: decode_offset,
     GROUP_METADATA_KEY: decode_group,
@@ -159,7 +160,7 @@ def encode(record: Any) -> Encoded:
     return ENCODERS[type(record)](record)
 
 
-def decode(key: memoryview, value: memoryview | None) -> Any | None:
+def decode(key: Buffer, value: Buffer | None) -> Any | None:
     """The record, None where its kind is not known here; ProtocolError where its bytes cannot be one."""
     if len(key) < 2 or (value is not None and len(value) < 2):
         raise ProtocolError("a record without a version")

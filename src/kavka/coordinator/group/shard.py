@@ -210,6 +210,9 @@ class GroupShard:
             )
         return result
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Whether this member may see the offsets of the group: of a classic one anybody may."""
+
     def fetch_offset(
         self, group_id: str, topic: str, partition: int, require_stable: bool, topic_id: Any = ZERO_UUID
     ) -> CommittedOffset | None:

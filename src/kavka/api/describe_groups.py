@@ -1,0 +1,49 @@
+"""DescribeGroups (key 15): state, protocol and members of classic groups.
+
+v1  throttle_time_ms in the answer
+v3  authorized operations, where asked for
+v4  group_instance_id of members
+v5  flexible
+v6  error_message; a group that is not there is GROUP_ID_NOT_FOUND (before, it is described as Dead)
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.state import DEAD
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+# Bits by the numbers of Kafka's operations: read 3, delete 6, describe 8. Nothing is forbidden to anyone here.
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+
+
+def _on_error(request: DescribeGroupsRequest, version: int, error: KafkaError) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(group_id=group_id, error_code=int(error.code)) for group_id in request.groups]
+    )
+
+
+@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), on_error=_on_error)
+def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    response = DescribeGroupsResponse(groups=[_describe(ctx, group_id) for group_id in request.groups])
+    if request.include_authorized_operations:
+        for group in response.groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return response
+
+
+def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        return ctx.broker.groups.host(group_id).shard.describe(group_id)
+    except KafkaError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            return DescribedGroup(group_id=group_id, error_code=int(error.code))
+        if ctx.version < 6:
+            return DescribedGroup(group_id=group_id, group_state=DEAD.value)
+        return DescribedGroup(
+            group_id=group_id, error_code=int(error.code), error_message=error.message, group_state=DEAD.value
+        )

@@ -1,0 +1,81 @@
+"""FindCoordinator (key 10): which broker keeps a group, or a producer's transactions.
+
+v0     groups only
+v1     key_type: 0 group, 1 transaction; error_message and throttle_time_ms in the answer
+v3     flexible
+v4     many keys at once
+v5-v6  newer transactions and share groups; nothing changes for the others
+
+The topic that a kind of coordinator lives in is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.internal_topic import InternalTopic
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP = 0
+TRANSACTION = 1
+NO_NODE = -1
+
+
+def _on_error(request: FindCoordinatorRequest, version: int, error: KafkaError) -> FindCoordinatorResponse:
+    if version < 4:
+        return FindCoordinatorResponse(
+            error_code=int(error.code), error_message=error.message, node_id=NO_NODE, host="", port=-1
+        )
+    return FindCoordinatorResponse(coordinators=[_refusal(key, error) for key in request.coordinator_keys])
+
+
+@handles(ApiKey.FIND_COORDINATOR, versions=(0, 6), on_error=_on_error)
+def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
+    topic = _topic_of(ctx, request.key_type if ctx.version > 0 else GROUP)
+    return _answer(ctx, request, topic) if topic.exists else _make_and_answer(ctx, request, topic)
+
+
+def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
+    if key_type == GROUP:
+        return ctx.broker.groups.topic
+    if key_type == TRANSACTION:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker does not coordinate transactions.")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no kind of coordinator with the number {key_type}.")
+
+
+async def _make_and_answer(
+    ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic
+) -> FindCoordinatorResponse:
+    await topic.ensure()
+    return _answer(ctx, request, topic)
+
+
+def _answer(ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic) -> FindCoordinatorResponse:
+    if ctx.version >= 4:
+        return FindCoordinatorResponse(coordinators=[_find(ctx, topic, key) for key in request.coordinator_keys])
+    found = _find(ctx, topic, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(ctx: RequestContext, topic: InternalTopic, key: str) -> Coordinator:
+    leader = topic.leader_of(key)
+    endpoint = None if leader is None else ctx.broker.metadata_cache.endpoint(leader, ctx.listener)
+    if leader is None or endpoint is None:
+        return _refusal(key, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    return Coordinator(key=key, node_id=leader, host=endpoint.host, port=endpoint.port)
+
+
+def _refusal(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=NO_NODE, host="", port=-1, error_code=int(error.code), error_message=error.message
+    )

@@ -1,0 +1,19 @@
+"""Heartbeat (key 12): a member of a classic group is alive, and learns whether a rebalance is on.
+
+v1  throttle_time_ms in the answer
+v3  group_instance_id (static members)
+v4  flexible
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+@handles(ApiKey.HEARTBEAT, versions=(0, 4))
+def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    ctx.broker.groups.heartbeat(request)
+    return HeartbeatResponse()

@@ -1,0 +1,21 @@
+"""LeaveGroup (key 13): members leave a classic group.
+
+v1  throttle_time_ms in the answer
+v3  many members at once, each with its own error; static members by their group_instance_id
+v4  flexible
+v5  reason
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.leave_group import LeaveGroupRequest
+
+
+@handles(ApiKey.LEAVE_GROUP, versions=(0, 5))
+def handle(ctx: RequestContext, request: LeaveGroupRequest) -> Any:
+    return ctx.broker.groups.leave(request, ctx.version)

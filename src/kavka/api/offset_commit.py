@@ -1,0 +1,97 @@
+"""OffsetCommit (key 8): keep the positions of a group.
+
+v0    in the metadata tree under /consumers, with no coordinator
+v1    with the coordinator: generation_id, member_id, commit_timestamp (v1 only)
+v2-4  retention_time_ms; v3 adds throttle_time_ms to the answer
+v6    committed_leader_epoch
+v7    group_instance_id (static members)
+v8    flexible
+v9    member epochs of the newer group protocol
+v10   topics by id
+
+A partition that cannot be committed (no such topic, too long metadata) gets its error; the others are committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.metadata import paths
+from kavka.metadata.store import StoreError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+
+
+def _on_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> OffsetCommitResponse:
+    code = int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error.code in _TOO_LARGE else error.code)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.OFFSET_COMMIT, versions=(0, 10), on_error=_on_error)
+def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
+    version = ctx.version
+    cache = ctx.broker.metadata_cache
+    by_id = version >= 10
+    items = []
+    topics = []
+    for topic in request.topics:
+        name: str | None = cache.topic_name(topic.topic_id) if by_id else topic.name
+        info = cache.topics.get(name) if name is not None else None
+        answers: list[OffsetCommitResponsePartition] = []
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        for partition in topic.partitions:
+            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            answers.append(answer)
+            if info is not None and partition.partition_index in info.partitions:
+                items.append((info.name, info.topic_id, partition, answer))
+            else:
+                answer.error_code = _UNKNOWN_ID if by_id and info is None else _UNKNOWN_PARTITION
+    response = OffsetCommitResponse(topics=topics)
+    if version == 0:
+        return _commit_to_tree(ctx, request.group_id, items, response)
+    if not items:
+        return response
+    return ctx.broker.groups.commit_offsets(request, version, items, response)
+
+
+async def _commit_to_tree(
+    ctx: RequestContext, group: str, items: list[Any], response: OffsetCommitResponse
+) -> OffsetCommitResponse:
+    store = ctx.broker.store
+    for topic, _, partition, answer in items:
+        metadata = partition.committed_metadata
+        if metadata is not None and len(metadata) > ctx.broker.settings.offset_metadata_max_bytes:
+            answer.error_code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            continue
+        try:
+            path = paths.consumer_offset(group, TopicPartition(topic, partition.partition_index))
+            await store.ensure(path)
+            await store.set(path, paths.encode_offset(partition.committed_offset))
+        except (StoreError, ValueError):
+            answer.error_code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return response

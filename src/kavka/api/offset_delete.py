@@ -1,0 +1,60 @@
+"""OffsetDelete (key 47): forget positions of a group, in topics that its consumers do not subscribe to.
+
+v0  the only one
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode
+from kavka.coordinator.group.shard import GroupShard, check_group_id
+from kavka.coordinator.operations import Outcome
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+@handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
+def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
+    check_group_id(request.group_id)
+    return ctx.broker.groups.run(request.group_id, _delete, ctx, request)
+
+
+def _delete(shard: GroupShard, ctx: RequestContext, request: OffsetDeleteRequest) -> Outcome:
+    cache = ctx.broker.metadata_cache
+    known = [
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+        if cache.partition_state(topic.name, partition.partition_index) is not None
+    ]
+    records, subscribed = shard.delete_offsets(request.group_id, known)
+    asked = set(known)
+
+    def code(topic: str, index: int) -> int:
+        if (topic, index) not in asked:
+            return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE)
+
+    response = OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=p.partition_index, error_code=code(topic.name, p.partition_index)
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+    return Outcome(records, response)

@@ -1,0 +1,214 @@
+"""OffsetFetch (key 9): the positions that groups have committed.
+
+v0    from the metadata tree under /consumers, with no coordinator
+v1    from the coordinator
+v2    no topics at all means all of the group's; an error of the whole group has its own field
+v3    throttle_time_ms in the answer
+v5    committed_leader_epoch in the answer
+v6    flexible
+v7    require_stable: not what an open transaction may still change
+v8    many groups at once
+v9    member_id and member_epoch (newer group protocol)
+v10   topics by id
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.coordinator.group.shard import GroupShard
+from kavka.metadata import paths
+from kavka.metadata.store import NoNode, StoreError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+NO_OFFSET = -1
+
+
+def _on_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> OffsetFetchResponse:
+    code = int(error.code)
+    if version >= 8:
+        return OffsetFetchResponse(
+            groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups]
+        )
+    if version >= 2:
+        return OffsetFetchResponse(error_code=code)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name, partitions=[_old_partition(index, code) for index in topic.partition_indexes]
+            )
+            for topic in request.topics or ()
+        ]
+    )
+
+
+@handles(ApiKey.OFFSET_FETCH, versions=(0, 10), on_error=_on_error)
+def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
+    if ctx.version == 0:
+        return _fetch_from_tree(ctx, request)
+    if ctx.version < 8:
+        topics = request.topics
+        asked = OffsetFetchRequestGroup(
+            group_id=request.group_id,
+            topics=None
+            if topics is None
+            else [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
+        )
+        found = ctx.broker.groups.read(request.group_id, _fetch, ctx, asked, request.require_stable)
+        if isinstance(found, asyncio.Future):
+            return _then(found)
+        return _as_one(found)
+    answers = [_fetch_group(ctx, group, request.require_stable) for group in request.groups]
+    if any(isinstance(answer, asyncio.Future) for answer in answers):
+        return _gather(request, answers)
+    return OffsetFetchResponse(groups=answers)
+
+
+def _fetch_group(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> Any:
+    try:
+        return ctx.broker.groups.read(group.group_id, _fetch, ctx, group, require_stable)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code))
+
+
+async def _then(found: asyncio.Future[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    return _as_one(await found)
+
+
+async def _gather(request: OffsetFetchRequest, answers: list[Any]) -> OffsetFetchResponse:
+    groups = []
+    for asked, answer in zip(request.groups, answers, strict=True):
+        try:
+            groups.append(await answer if isinstance(answer, asyncio.Future) else answer)
+        except KafkaError as error:
+            groups.append(OffsetFetchResponseGroup(group_id=asked.group_id, error_code=int(error.code)))
+    return OffsetFetchResponse(groups=groups)
+
+
+def _as_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=p.partition_index,
+                        committed_offset=p.committed_offset,
+                        committed_leader_epoch=p.committed_leader_epoch,
+                        metadata=p.metadata,
+                        error_code=p.error_code,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
+
+
+# ---- a query on the group's shard
+
+
+def _fetch(
+    shard: GroupShard, ctx: RequestContext, asked: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    cache = ctx.broker.metadata_cache
+    by_id = ctx.version >= 10
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    shard.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+    for topic in asked.topics if asked.topics is not None else _all_topics(shard, ctx, asked.group_id):
+        name = cache.topic_name(topic.topic_id) if by_id else topic.name
+        partitions = [
+            _partition(shard, asked.group_id, name, topic.topic_id, index, require_stable)
+            for index in topic.partition_indexes
+        ]
+        answer.topics.append(
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+        )
+    return answer
+
+
+def _all_topics(shard: GroupShard, ctx: RequestContext, group_id: str) -> list[OffsetFetchRequestTopics]:
+    """All that the group has offsets in; by id, only topics that are still there have one."""
+    by_topic: dict[str, list[int]] = {}
+    for name, index in shard.partitions_with_offsets(group_id):
+        by_topic.setdefault(name, []).append(index)
+    topics = []
+    for name, indexes in by_topic.items():
+        topic = OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+        if ctx.version >= 10:
+            info = ctx.broker.metadata_cache.topics.get(name)
+            if info is None:
+                continue
+            topic.topic_id = info.topic_id
+        topics.append(topic)
+    return topics
+
+
+def _partition(
+    shard: GroupShard, group_id: str, topic: str | None, topic_id: Any, index: int, require_stable: bool
+) -> OffsetFetchResponsePartitions:
+    answer = OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET, metadata="")
+    if topic is None:
+        answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+        return answer
+    try:
+        found = shard.fetch_offset(group_id, topic, index, require_stable, topic_id)
+    except KafkaError as error:
+        answer.error_code = int(error.code)
+        return answer
+    if found is not None:
+        answer.committed_offset = found.offset
+        answer.committed_leader_epoch = found.leader_epoch
+        answer.metadata = found.metadata
+    return answer
+
+
+# ---- version 0
+
+
+async def _fetch_from_tree(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    response = OffsetFetchResponse()
+    for topic in request.topics or ():
+        partitions = [await _from_tree(ctx, request.group_id, topic.name, i) for i in topic.partition_indexes]
+        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+    return response
+
+
+async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) -> OffsetFetchResponsePartition:
+    broker = ctx.broker
+    unknown = _old_partition(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    if broker.metadata_cache.partition_state(topic, index) is None:
+        return unknown
+    try:
+        data, _ = await broker.store.get(paths.consumer_offset(group, TopicPartition(topic, index)))
+        answer = _old_partition(index, 0)
+        answer.committed_offset = paths.decode_offset(data)
+    except NoNode:
+        return unknown
+    except (StoreError, ValueError):
+        return _old_partition(index, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+    return answer
+
+
+def _old_partition(index: int, code: int) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code
+    )

@@ -1,0 +1,368 @@
+"""[pure] The records of groups of the new protocol in `__consumer_offsets`, in Kafka's own layout.
+
+    key 3    ConsumerGroupMetadataKey: group                       the group's epoch, and a hash of its topics' metadata
+    key 4    ConsumerGroupPartitionMetadataKey: group              (Kafka before 4.1: the metadata itself; read, never written)
+    key 5    ConsumerGroupMemberMetadataKey: group, member         what a member has said of itself
+    key 6    ConsumerGroupTargetAssignmentMetadataKey: group       the epoch of the target assignment, and when it was made
+    key 7    ConsumerGroupTargetAssignmentMemberKey: group, member   what the member shall have
+    key 8    ConsumerGroupCurrentMemberAssignmentKey: group, member   what it has, and what it still has to give up
+    key 16   ConsumerGroupRegularExpressionKey: group, pattern     the topics that a pattern stands for
+
+Without a value a record is a tombstone.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kavka.coordinator.group import records as layout
+from kavka.coordinator.group.records import Encoded, encode_message
+from kavka.protocol.messages import offsets_topic as messages
+
+GROUP_KEY = 3
+PARTITION_METADATA_KEY = 4
+MEMBER_KEY = 5
+TARGET_KEY = 6
+TARGET_MEMBER_KEY = 7
+CURRENT_KEY = 8
+PATTERN_KEY = 16
+
+_VERSION = Struct(">h")
+
+# Partitions by topic; those that a member has, with the epoch at which it got each.
+Partitions = dict[UUID, frozenset[int]]
+Owned = dict[UUID, dict[int, int]]
+
+
+class GroupEpoch(NamedTuple):
+    epoch: int
+    metadata_hash: int
+
+
+class TargetEpoch(NamedTuple):
+    epoch: int
+    timestamp: int
+
+
+class ClassicMetadata(NamedTuple):
+    """Of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class Subscription(NamedTuple):
+    """What a member has said of itself. `pattern` is empty where there is none."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicMetadata | None = None
+
+
+class Current(NamedTuple):
+    """Where a member is on its way to the target assignment."""
+
+    epoch: int
+    previous_epoch: int
+    state: int
+    assigned: Owned
+    revoking: Owned
+
+
+class ResolvedPattern(NamedTuple):
+    topics: frozenset[str]
+    version: int
+    timestamp: int
+
+
+class GroupEpochRecord(NamedTuple):
+    group: str
+    value: GroupEpoch | None
+
+
+class PartitionMetadataRecord(NamedTuple):
+    group: str
+    value: bool | None
+
+
+class MemberRecord(NamedTuple):
+    group: str
+    member: str
+    value: Subscription | None
+
+
+class TargetEpochRecord(NamedTuple):
+    group: str
+    value: TargetEpoch | None
+
+
+class TargetMemberRecord(NamedTuple):
+    group: str
+    member: str
+    value: Partitions | None
+
+
+class CurrentRecord(NamedTuple):
+    group: str
+    member: str
+    value: Current | None
+
+
+class PatternRecord(NamedTuple):
+    group: str
+    pattern: str
+    value: ResolvedPattern | None
+
+
+KINDS = (
+    GroupEpochRecord,
+    PartitionMetadataRecord,
+    MemberRecord,
+    TargetEpochRecord,
+    TargetMemberRecord,
+    CurrentRecord,
+    PatternRecord,
+)
+
+
+# ---- writing
+
+
+def _encoded(key: Any, key_version: int, value: Any) -> Encoded:
+    return encode_message(key, key_version), None if value is None else encode_message(value, 0)
+
+
+def encode_group_epoch(record: GroupEpochRecord) -> Encoded:
+    group, value = record
+    return _encoded(
+        messages.ConsumerGroupMetadataKey(group_id=group),
+        GROUP_KEY,
+        value and messages.ConsumerGroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash),
+    )
+
+
+def encode_partition_metadata(record: PartitionMetadataRecord) -> Encoded:
+    if record.value is not None:
+        raise ValueError("only its tombstone is written")
+    key = messages.ConsumerGroupPartitionMetadataKey(group_id=record.group)
+    return _encoded(key, PARTITION_METADATA_KEY, None)
+
+
+def encode_member(record: MemberRecord) -> Encoded:
+    group, member, value = record
+    message = None
+    if value is not None:
+        classic = value.classic
+        message = messages.ConsumerGroupMemberMetadataValue(
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed_topic_names=sorted(value.topics),
+            subscribed_topic_regex=value.pattern,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.assignor,
+            classic_member_metadata=classic
+            and messages.ClassicMemberMetadata(
+                session_timeout_ms=classic.session_timeout_ms,
+                supported_protocols=[
+                    messages.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols
+                ],
+            ),
+        )
+    return _encoded(messages.ConsumerGroupMemberMetadataKey(group_id=group, member_id=member), MEMBER_KEY, message)
+
+
+def encode_target_epoch(record: TargetEpochRecord) -> Encoded:
+    group, value = record
+    return _encoded(
+        messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group),
+        TARGET_KEY,
+        value
+        and messages.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=value.epoch, assignment_timestamp=value.timestamp
+        ),
+    )
+
+
+def encode_target_member(record: TargetMemberRecord) -> Encoded:
+    group, member, value = record
+    message = None
+    if value is not None:
+        message = messages.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                messages.TopicPartition(topic_id=topic_id, partitions=sorted(value[topic_id]))
+                for topic_id in sorted(value)
+            ]
+        )
+    key = messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group, member_id=member)
+    return _encoded(key, TARGET_MEMBER_KEY, message)
+
+
+def encode_current(record: CurrentRecord) -> Encoded:
+    group, member, value = record
+    message = None
+    if value is not None:
+        message = messages.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=value.epoch,
+            previous_member_epoch=value.previous_epoch,
+            state=value.state,
+            assigned_partitions=_write_owned(value.assigned),
+            partitions_pending_revocation=_write_owned(value.revoking),
+        )
+    key = messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group, member_id=member)
+    return _encoded(key, CURRENT_KEY, message)
+
+
+def encode_pattern(record: PatternRecord) -> Encoded:
+    group, pattern, value = record
+    message = None
+    if value is not None:
+        message = messages.ConsumerGroupRegularExpressionValue(
+            topics=sorted(value.topics), version=value.version, timestamp=value.timestamp
+        )
+    key = messages.ConsumerGroupRegularExpressionKey(group_id=group, regular_expression=pattern)
+    return _encoded(key, PATTERN_KEY, message)
+
+
+def _write_owned(owned: Owned) -> list[messages.TopicPartitions]:
+    written = []
+    for topic_id in sorted(owned):
+        epochs = owned[topic_id]
+        partitions = sorted(epochs)
+        written.append(
+            messages.TopicPartitions(
+                topic_id=topic_id, partitions=partitions, assignment_epochs=[epochs[index] for index in partitions]
+            )
+        )
+    return written
+
+
+# ---- reading
+
+
+def _value(kind: Any, value: memoryview) -> Any:
+    (version,) = _VERSION.unpack_from(value, 0)
+    message, _ = kind.decode(value, 2, version)
+    return message
+
+
+def decode_group_epoch(version: int, key: memoryview, value: memoryview | None) -> GroupEpochRecord:
+    where, _ = messages.ConsumerGroupMetadataKey.decode(key, 2, version)
+    if value is None:
+        return GroupEpochRecord(where.group_id, None)
+    found = _value(messages.ConsumerGroupMetadataValue, value)
+    return GroupEpochRecord(where.group_id, GroupEpoch(found.epoch, found.metadata_hash))
+
+
+def decode_partition_metadata(version: int, key: memoryview, value: memoryview | None) -> PartitionMetadataRecord:
+    where, _ = messages.ConsumerGroupPartitionMetadataKey.decode(key, 2, version)
+    return PartitionMetadataRecord(where.group_id, None if value is None else True)
+
+
+def decode_member(version: int, key: memoryview, value: memoryview | None) -> MemberRecord:
+    where, _ = messages.ConsumerGroupMemberMetadataKey.decode(key, 2, version)
+    if value is None:
+        return MemberRecord(where.group_id, where.member_id, None)
+    found = _value(messages.ConsumerGroupMemberMetadataValue, value)
+    classic = found.classic_member_metadata
+    subscription = Subscription(
+        found.instance_id,
+        found.rack_id,
+        found.client_id,
+        found.client_host,
+        frozenset(found.subscribed_topic_names),
+        found.subscribed_topic_regex or "",
+        found.rebalance_timeout_ms,
+        found.server_assignor,
+        classic
+        and ClassicMetadata(
+            classic.session_timeout_ms,
+            tuple((protocol.name, bytes(protocol.metadata)) for protocol in classic.supported_protocols),
+        ),
+    )
+    return MemberRecord(where.group_id, where.member_id, subscription)
+
+
+def decode_target_epoch(version: int, key: memoryview, value: memoryview | None) -> TargetEpochRecord:
+    where, _ = messages.ConsumerGroupTargetAssignmentMetadataKey.decode(key, 2, version)
+    if value is None:
+        return TargetEpochRecord(where.group_id, None)
+    found = _value(messages.ConsumerGroupTargetAssignmentMetadataValue, value)
+    return TargetEpochRecord(where.group_id, TargetEpoch(found.assignment_epoch, found.assignment_timestamp))
+
+
+def decode_target_member(version: int, key: memoryview, value: memoryview | None) -> TargetMemberRecord:
+    where, _ = messages.ConsumerGroupTargetAssignmentMemberKey.decode(key, 2, version)
+    if value is None:
+        return TargetMemberRecord(where.group_id, where.member_id, None)
+    found = _value(messages.ConsumerGroupTargetAssignmentMemberValue, value)
+    partitions = {topic.topic_id: frozenset(topic.partitions) for topic in found.topic_partitions}
+    return TargetMemberRecord(where.group_id, where.member_id, partitions)
+
+
+def decode_current(version: int, key: memoryview, value: memoryview | None) -> CurrentRecord:
+    where, _ = messages.ConsumerGroupCurrentMemberAssignmentKey.decode(key, 2, version)
+    if value is None:
+        return CurrentRecord(where.group_id, where.member_id, None)
+    found = _value(messages.ConsumerGroupCurrentMemberAssignmentValue, value)
+    current = Current(
+        found.member_epoch,
+        found.previous_member_epoch,
+        found.state,
+        _read_owned(found.assigned_partitions, found.member_epoch),
+        _read_owned(found.partitions_pending_revocation, found.member_epoch),
+    )
+    return CurrentRecord(where.group_id, where.member_id, current)
+
+
+def decode_pattern(version: int, key: memoryview, value: memoryview | None) -> PatternRecord:
+    where, _ = messages.ConsumerGroupRegularExpressionKey.decode(key, 2, version)
+    if value is None:
+        return PatternRecord(where.group_id, where.regular_expression, None)
+    found = _value(messages.ConsumerGroupRegularExpressionValue, value)
+    resolved = ResolvedPattern(frozenset(found.topics), found.version, found.timestamp)
+    return PatternRecord(where.group_id, where.regular_expression, resolved)
+
+
+def _read_owned(topics: list[messages.TopicPartitions], member_epoch: int) -> Owned:
+    """Before Kafka 4.3 there were no epochs: a partition counts as assigned at the member's."""
+    owned: Owned = {}
+    for topic in topics:
+        epochs = topic.assignment_epochs
+        if epochs is None or len(epochs) != len(topic.partitions):
+            epochs = [member_epoch] * len(topic.partitions)
+        owned[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+    return owned
+
+
+layout.ENCODERS.update(
+    {
+        GroupEpochRecord: encode_group_epoch,
+        PartitionMetadataRecord: encode_partition_metadata,
+        MemberRecord: encode_member,
+        TargetEpochRecord: encode_target_epoch,
+        TargetMemberRecord: encode_target_member,
+        CurrentRecord: encode_current,
+        PatternRecord: encode_pattern,
+    }
+)
+layout.DECODERS.update(
+    {
+        GROUP_KEY: decode_group_epoch,
+        PARTITION_METADATA_KEY: decode_partition_metadata,
+        MEMBER_KEY: decode_member,
+        TARGET_KEY: decode_target_epoch,
+        TARGET_MEMBER_KEY: decode_target_member,
+        CURRENT_KEY: decode_current,
+        PATTERN_KEY: decode_pattern,
+    }
+)

@@ -1,0 +1,101 @@
+"""[pure] The records of `__transaction_state`, in Kafka's own layout.
+
+Key: int16 0, the transactional id. Value: int16 version, then TransactionLogValue; none: a tombstone.
+
+    value 0   as Kafka wrote it up to 3.9
+    value 1   flexible: previous and next producer id, and the version that the producer spoke, as tagged fields
+
+Version 1 is written while the feature `transaction.version` is at 2: every broker of the cluster reads it then. Both
+are read.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from kavka.common.types import TopicPartition
+from kavka.coordinator.transaction.state import BY_NUMBER, DEAD, EMPTY, NUMBERS, PREPARE_EPOCH_FENCE, Transaction
+from kavka.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from kavka.protocol.primitives import ProtocolError
+
+KEY_VERSION = 0
+OLD_VALUE = 0
+FLEXIBLE_VALUE = 1
+
+_VERSION = Struct(">h")
+_KEY_HEAD = Struct(">hh")
+
+
+class TransactionRecord(NamedTuple):
+    transactional_id: str
+    value: Transaction | None
+    version: int = FLEXIBLE_VALUE
+
+
+def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    transactional_id, value, version = record
+    name = transactional_id.encode()
+    key = _KEY_HEAD.pack(KEY_VERSION, len(name)) + name
+    return key, None if value is None else _encode_value(value, version)
+
+
+def _encode_value(transaction: Transaction, version: int) -> bytes:
+    value = TransactionLogValue(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=NUMBERS[transaction.state],
+        transaction_partitions=None if transaction.state is EMPTY else _by_topic(transaction.partitions),
+        transaction_last_update_timestamp_ms=transaction.update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+    )
+    if version >= FLEXIBLE_VALUE:
+        value.previous_producer_id = transaction.previous_producer_id
+        value.next_producer_id = transaction.next_producer_id
+        value.client_transaction_version = transaction.client_version
+    out: list[bytes] = [_VERSION.pack(version)]
+    value.encode(out, version)
+    return b"".join(out)
+
+
+def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in topics.items()]
+
+
+def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | None:
+    """None where the kind of the record is not known here; ProtocolError where its bytes cannot be one."""
+    if len(key) < 2 or (value is not None and len(value) < 2):
+        raise ProtocolError("a record without a version")
+    if _VERSION.unpack_from(key, 0)[0] != KEY_VERSION:
+        return None
+    named, _ = TransactionLogKey.decode(key, 2, KEY_VERSION)
+    if value is None:
+        return TransactionRecord(named.transactional_id, None)
+    (version,) = _VERSION.unpack_from(value, 0)
+    if not OLD_VALUE <= version <= FLEXIBLE_VALUE:
+        raise ProtocolError(f"version {version} of a transaction's state is not known")
+    found, _ = TransactionLogValue.decode(value, 2, version)
+    number = found.transaction_status
+    if not 0 <= number < len(BY_NUMBER) or BY_NUMBER[number] in (DEAD, PREPARE_EPOCH_FENCE):
+        raise ProtocolError(f"a transaction cannot be stored in state {number}")
+    transaction = Transaction(
+        producer_id=found.producer_id,
+        epoch=found.producer_epoch,
+        timeout_ms=found.transaction_timeout_ms,
+        state=BY_NUMBER[number],
+        partitions=frozenset(
+            TopicPartition(topic.topic, partition)
+            for topic in found.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        start_ms=found.transaction_start_timestamp_ms,
+        update_ms=found.transaction_last_update_timestamp_ms,
+        previous_producer_id=found.previous_producer_id,
+        next_producer_id=found.next_producer_id,
+        client_version=found.client_transaction_version,
+    )
+    return TransactionRecord(named.transactional_id, transaction, version)

@@ -1,0 +1,306 @@
+"""Whatever clients do, whenever the coordinator is restarted: no partition has two owners in one generation, no offset
+that was acknowledged is lost, nobody waits forever."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kavka.common.errors import ErrorCode
+from kavka.coordinator.group import records
+from kavka.coordinator.group.state import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup
+from kavka.coordinator.operations import Outcome
+from tests.unit.coordinator.harness import GROUP, REBALANCE, SESSION, Answer, Harness, subscription
+
+PARTITIONS = 7
+ASSIGNORS = ("range", "roundrobin", "sticky")
+CLIENTS = 4
+
+who = st.integers(0, CLIENTS - 1)
+order = st.permutations(range(CLIENTS))
+
+
+class Client:
+    """A consumer as it sees itself. `identity` is what may own a partition: a static member keeps its own."""
+
+    def __init__(self, number: int, instance_id: str | None) -> None:
+        self.number = number
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.protocol: tuple[str | None, str | None] = (None, None)
+        self.joined: Any = None
+        self.synced_in = -1
+        self.joining: Answer | None = None
+        self.syncing: Answer | None = None
+
+    @property
+    def waits(self) -> bool:
+        return any(answer is not None and answer.waits for answer in (self.joining, self.syncing))
+
+    @property
+    def identity(self) -> str:
+        return self.instance_id or self.member_id
+
+    def forget(self) -> None:
+        self.member_id, self.generation, self.joined = "", -1, None
+
+
+class Groups(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Harness()
+        self.number = 0
+        self.clients: list[Client] = []
+        self.dead: list[Client] = []
+        self.owners: dict[tuple[int, int], str] = {}  # generation and partition -> identity
+        # Commits in the order of the log: partition, offset, where in the log, and whether somebody was told.
+        self.commits: list[tuple[int, int, int, bool]] = []
+        self.attempt = 0
+
+    # ---- what clients do
+
+    @initialize(statics=st.lists(st.booleans(), min_size=CLIENTS, max_size=CLIENTS))
+    def start(self, statics: list[bool]) -> None:
+        self.clients = [Client(number, f"instance-{number}" if s else None) for number, s in enumerate(statics)]
+
+    @rule(number=who)
+    def act(self, number: int) -> None:
+        """What a consumer would do next."""
+        client = self.clients[number]
+        if client.waits:
+            return
+        if client.joined is not None and client.synced_in != client.generation:
+            self.sync(number)
+        elif client.generation < 0 or self.beat(client) is not ErrorCode.NONE:
+            self.join(number, 9, "t", ASSIGNORS[:2])
+
+    @rule(numbers=order)
+    def all_act(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.act(number)
+
+    @rule(numbers=order)
+    def all_act_until_settled(self, numbers: list[int]) -> None:
+        for _ in range(4):
+            self.all_act(numbers)
+            self.all_act(numbers)
+            self.time_passes(3_000)
+
+    @rule(
+        number=who,
+        version=st.sampled_from((3, 5, 8, 9)),
+        topics=st.sampled_from(("t", "tu")),
+        others=st.sampled_from(((), ("roundrobin",), ("sticky",), ("roundrobin", "sticky"))),
+    )
+    def join(self, number: int, version: int, topics: str, others: tuple[str, ...]) -> None:
+        client = self.clients[number]
+        if client.waits or (client.instance_id is not None and version < 5):
+            return
+        client.joining = self.group.join(
+            client.member_id,
+            version=version,
+            instance_id=client.instance_id,
+            protocols=tuple((name, subscription(*topics)) for name in ASSIGNORS if name == "range" or name in others),
+            client=f"c{client.number}",
+        )
+        self.take_answers()
+
+    @rule(number=who)
+    def sync(self, number: int) -> None:
+        client = self.clients[number]
+        if client.joined is None or client.waits:
+            return
+        joined = client.joined
+        given: dict[str, bytes] = {}
+        if joined.leader == client.member_id and not joined.skip_assignment:
+            ids = [member.member_id for member in joined.members]
+            for place, member in enumerate(ids):
+                given[member] = json.dumps(list(range(place, PARTITIONS, len(ids)))).encode()
+        client.syncing = self.group.sync(
+            client.member_id,
+            client.generation,
+            given,
+            instance_id=client.instance_id,
+            protocol=client.protocol,
+        )
+        self.take_answers()
+
+    @rule(number=who)
+    def sync_that_cannot_be_written(self, number: int) -> None:
+        self.group.failure = ErrorCode.NOT_COORDINATOR
+        self.sync(number)
+        self.group.failure = None
+        self.take_answers()
+
+    def beat(self, client: Client) -> ErrorCode:
+        code = self.group.heartbeat(client.member_id, client.generation, client.instance_id)
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            client.forget()
+        return code
+
+    @rule(number=who)
+    def leave(self, number: int) -> None:
+        client = self.clients[number]
+        if client.member_id:
+            self.group.leave((client.member_id, client.instance_id))
+            client.forget()
+            self.take_answers()
+
+    @rule(number=who, partition=st.integers(0, PARTITIONS - 1), fails=st.booleans())
+    def commit(self, number: int, partition: int, fails: bool) -> None:
+        client = self.clients[number]
+        self.attempt += 1
+        if fails:
+            self.group.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        place = len(self.group.log)
+        codes = self.group.commit(
+            {("t", partition): self.attempt},
+            member_id=client.member_id,
+            generation=client.generation,
+            instance_id=client.instance_id,
+        )
+        self.group.failure = None
+        if codes[("t", partition)] is ErrorCode.NONE:
+            self.commits.append((partition, self.attempt, place, not self.group.hold))
+
+    @rule(number=who, twin=st.booleans())
+    def crash_and_start_anew(self, number: int, twin: bool) -> None:
+        """It says nothing more, but its requests may still be answered. With `twin` it was only thought dead."""
+        client = self.clients[number]
+        self.dead.append(client)
+        self.clients[number] = Client(number, client.instance_id)
+        if twin:
+            self.act(number)
+            self.clients[number], self.dead[-1] = client, self.clients[number]
+
+    # ---- what happens to the coordinator
+
+    @rule(ms=st.sampled_from((1, 100, 3_000, SESSION - 1, SESSION, REBALANCE)))
+    def time_passes(self, ms: int) -> None:
+        self.group.advance(ms)
+        self.take_answers()
+
+    @rule()
+    def replicas_fall_behind(self) -> None:
+        self.group.hold = True
+
+    @rule()
+    def replicas_catch_up(self) -> None:
+        self.group.release()
+        self.commits = [(p, offset, place, True) for p, offset, place, _ in self.commits]
+        self.take_answers()
+
+    @rule(lose=st.booleans())
+    def restart(self, lose: bool) -> None:
+        """Another coordinator takes over: with all that was written, or only with what was committed."""
+        if lose and self.group.held:
+            first = self.group.held[0]
+            kept = next(
+                place
+                for place in range(len(self.group.log))
+                if self.group.log[place] == _encoded(first) and place >= self._committed()
+            )
+            del self.group.log[kept:]
+            self.commits = [commit for commit in self.commits if commit[2] < kept]
+        else:
+            self.commits = [(p, offset, place, True) for p, offset, place, _ in self.commits]
+        self.group.held = []
+        self.group.hold = False
+        for client in self.clients + self.dead:
+            # The connection is gone and the answer with it; the client tries again.
+            client.joining = client.syncing = None
+        self.group.restart()
+
+    def _committed(self) -> int:
+        return len(self.group.log) - sum(len(outcome.records) for outcome in self.group.held)
+
+    # ---- what clients hear
+
+    def take_answers(self) -> None:
+        for client in self.clients + self.dead:
+            if client.joining is not None and not client.joining.waits:
+                self._joined(client, client.joining)
+                client.joining = None
+            if client.syncing is not None and not client.syncing.waits:
+                self._synced(client, client.syncing)
+                client.syncing = None
+
+    def _joined(self, client: Client, answer: Answer) -> None:
+        response = answer.response
+        if answer.code is ErrorCode.MEMBER_ID_REQUIRED:
+            client.member_id = response.member_id
+        elif answer.code is ErrorCode.NONE:
+            client.member_id = response.member_id
+            client.generation = response.generation_id
+            client.protocol = (response.protocol_type, response.protocol_name)
+            client.joined = response
+        elif answer.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            client.forget()
+
+    def _synced(self, client: Client, answer: Answer) -> None:
+        if answer.code is not ErrorCode.NONE:
+            if answer.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                client.forget()
+            return
+        client.synced_in = client.generation
+        for partition in json.loads(answer.response.assignment or b"[]"):
+            owner = self.owners.setdefault((client.generation, partition), client.identity)
+            assert owner == client.identity, f"partition {partition} of generation {client.generation} has two owners"
+
+    # ---- what always holds
+
+    @invariant()
+    def offsets_are_those_that_were_committed_last(self) -> None:
+        expected: dict[int, int] = {}
+        for partition, offset, _, _ in self.commits:
+            expected[partition] = offset
+        for partition in range(PARTITIONS):
+            assert self.group.offset("t", partition) == expected.get(partition)
+
+    @invariant()
+    def the_group_is_consistent(self) -> None:
+        found = self.group.shard.groups.get(GROUP)
+        if found is None:
+            return
+        assert isinstance(found, ClassicGroup)
+        members = found.members
+        assert all(key == member.member_id for key, member in members.items())
+        assert found.awaiting_join_count == sum(m.awaiting_join is not None for m in members.values())
+        assert found.static_members == {m.instance_id: m.member_id for m in members.values() if m.instance_id}
+        assert not members or found.leader_id in members
+        assert found.pending_sync <= members.keys()
+        if found.state is EMPTY:
+            assert not members
+        if found.state in (STABLE, COMPLETING):
+            assert members
+            assert found.protocol in found.candidates()
+        for member in members.values():
+            assert found.state in (PREPARING, STABLE) or member.awaiting_join is None
+            assert found.state is COMPLETING or member.awaiting_sync is None
+            assert ("session", GROUP, member.member_id) in self.group.timers.timers
+
+    def teardown(self) -> None:
+        """When all clients fall silent, everybody is answered and the group gets empty."""
+        self.group.release()
+        self.group.advance(5 * REBALANCE + 300_000)
+        for client in self.clients + self.dead:
+            assert client.joining is None or not client.joining.waits
+            assert client.syncing is None or not client.syncing.waits
+        found = self.group.shard.groups.get(GROUP)
+        assert found is None or found.state is EMPTY
+        assert self.group.timers.timers == {}
+
+
+def _encoded(outcome: Outcome) -> tuple[bytes, bytes | None]:
+    return records.encode(outcome.records[0])
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,422 @@
+"""Commits, fetches, deletion and expiry of offsets, inside and outside of transactions."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.offsets import OffsetStore
+from kavka.coordinator.group.records import CommittedOffset, OffsetRecord
+from kavka.coordinator.operations import Journal
+from tests.unit.coordinator.harness import DELAY, GROUP, SESSION, Harness, subscription
+
+RETENTION = 7 * 24 * 3_600_000
+T0 = ("t", 0)
+
+
+@pytest.fixture
+def group() -> Harness:
+    return Harness()
+
+
+# ---- committing
+
+
+def test_a_group_that_nobody_joined_may_have_offsets(group: Harness) -> None:
+    assert group.commit({T0: 5}) == {T0: ErrorCode.NONE}
+    assert group.offset(*T0) == 5
+    assert group.state == "Empty"
+    assert group.group.is_simple
+
+
+def test_the_last_commit_counts_also_when_it_goes_back(group: Harness) -> None:
+    group.commit({T0: 5})
+    group.commit({T0: 3})
+    assert group.offset(*T0) == 3
+    group.restart()
+    assert group.offset(*T0) == 3
+
+
+def test_what_comes_with_an_offset_is_kept(group: Harness) -> None:
+    group.commit({T0: 5}, metadata="note", leader_epoch=7)
+    group.restart()
+    found = group.shard.offsets.get(GROUP, *T0)
+    assert found is not None
+    assert (found.metadata, found.leader_epoch) == ("note", 7)
+
+
+def test_no_metadata_is_empty_metadata(group: Harness) -> None:
+    group.commit({T0: 5}, metadata=None)
+    found = group.shard.offsets.get(GROUP, *T0)
+    assert found is not None
+    assert found.metadata == ""
+
+
+def test_a_member_commits_with_its_generation(group: Harness) -> None:
+    (member,) = group.stable()
+    assert group.commit({T0: 5}, member_id=member, generation=1) == {T0: ErrorCode.NONE}
+
+
+def test_an_unknown_member_or_an_old_generation_commits_nothing(group: Harness) -> None:
+    (member,) = group.stable()
+    assert group.commit({T0: 5}, member_id="who", generation=1) == {T0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert group.commit({T0: 5}, member_id=member, generation=0) == {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert group.commit({T0: 5}, member_id=member, generation=2) == {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert group.commit({T0: 5}, member_id=member) == {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert group.offset(*T0) is None
+
+
+def test_while_a_group_has_members_nobody_else_commits(group: Harness) -> None:
+    group.stable()
+    assert group.commit({T0: 5}) == {T0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert group.offset(*T0) is None
+
+
+def test_a_generation_of_a_group_that_is_not_there_is_refused(group: Harness) -> None:
+    assert group.commit({T0: 5}, member_id="m", generation=3, version=8) == {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert group.commit({T0: 5}, member_id="m", generation=3, version=9) == {T0: ErrorCode.GROUP_ID_NOT_FOUND}
+    assert group.shard.groups == {}
+
+
+def test_a_commit_is_taken_while_others_join_and_refused_between_join_and_sync(group: Harness) -> None:
+    first, second = group.stable(2)
+    answers = [group.join(first)]
+    assert group.commit({T0: 5}, member_id=second, generation=1) == {T0: ErrorCode.NONE}
+    answers.append(group.join(second))
+    assert group.commit({T0: 6}, member_id=second, generation=2) == {T0: ErrorCode.REBALANCE_IN_PROGRESS}
+    assert group.offset(*T0) == 5
+
+
+def test_a_commit_is_as_good_as_a_heartbeat(group: Harness) -> None:
+    (member,) = group.stable()
+    for offset in range(5):
+        group.advance(SESSION - 1)
+        assert group.commit({T0: offset}, member_id=member, generation=1) == {T0: ErrorCode.NONE}
+
+
+def test_too_long_metadata_is_refused_for_its_partition_alone() -> None:
+    group = Harness(offset_metadata_max_bytes=10)
+    assert group.commit({T0: 1}, metadata="x" * 11) == {T0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert group.shard.groups == {}
+    assert group.commit({T0: 1}, metadata="x" * 10) == {T0: ErrorCode.NONE}
+
+
+def test_long_metadata_survives_a_restart(group: Harness) -> None:
+    group.commit({T0: 1}, metadata="é" * 2000)
+    group.restart()
+    found = group.shard.offsets.get(GROUP, *T0)
+    assert found is not None
+    assert found.metadata == "é" * 2000
+
+
+# ---- topic ids
+
+
+def test_an_offset_of_a_topic_that_was_made_anew_does_not_count_for_who_asks_by_id(group: Harness) -> None:
+    old, new = UUID(int=1), UUID(int=2)
+    group.shard.replay(OffsetRecord(GROUP, "t", 0, CommittedOffset(5, -1, "", 0, -1, old)))
+    assert group.shard.fetch_offset(GROUP, "t", 0, False, new) is None
+    for asked in (old, UUID(int=0)):
+        found = group.shard.fetch_offset(GROUP, "t", 0, False, asked)
+        assert found is not None
+        assert found.offset == 5
+
+
+# ---- expiry
+
+
+def expire(group: Harness) -> None:
+    group.submit(group.shard.expire())
+
+
+def test_offsets_of_a_group_that_nobody_joined_expire_after_their_commit(group: Harness) -> None:
+    group.commit({T0: 1})
+    group.advance(RETENTION - 1)
+    group.commit({("t", 1): 2})
+    expire(group)
+    assert group.offset(*T0) == 1
+    group.advance(1)
+    expire(group)
+    assert group.offset(*T0) is None
+    assert group.offset("t", 1) == 2
+    group.restart()
+    assert group.offset(*T0) is None
+
+
+def test_offsets_of_a_group_with_members_do_not_expire(group: Harness) -> None:
+    (member,) = group.stable()
+    group.commit({T0: 1}, member_id=member, generation=1)
+    for _ in range(3):
+        # The session would end long before: the clock is put forward behind the timers' back.
+        group.clock.ms += RETENTION
+        group.heartbeat(member, 1)
+        expire(group)
+    assert group.offset(*T0) == 1
+
+
+def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_that_long(group: Harness) -> None:
+    (member,) = group.stable()
+    group.commit({T0: 1}, member_id=member, generation=1)
+    group.clock.ms += RETENTION
+    group.leave((member, None))
+    expire(group)
+    assert group.offset(*T0) == 1
+    group.advance(RETENTION - 1)
+    group.restart()
+    expire(group)
+    assert group.offset(*T0) == 1
+    group.advance(1)
+    expire(group)
+    assert group.offset(*T0) is None
+
+
+def test_offsets_of_topics_that_the_consumers_dropped_expire_after_their_commit(group: Harness) -> None:
+    (member,) = group.stable(protocols=(("range", subscription("kept")),))
+    group.commit({("kept", 0): 1, ("dropped", 0): 2}, member_id=member, generation=1)
+    group.clock.ms += RETENTION
+    group.heartbeat(member, 1)
+    expire(group)
+    assert group.offset("kept", 0) == 1
+    assert group.offset("dropped", 0) is None
+
+
+def test_nothing_expires_while_a_rebalance_is_on_or_subscriptions_cannot_be_read(group: Harness) -> None:
+    first, second = group.stable(2, protocols=(("range", b"?"),))
+    group.commit({T0: 1}, member_id=first, generation=1)
+    group.clock.ms += RETENTION
+    expire(group)
+    assert group.offset(*T0) == 1
+    group.join(first)
+    expire(group)
+    assert group.offset(*T0) == 1
+    assert second
+
+
+def test_a_commit_of_old_versions_brings_its_own_time(group: Harness) -> None:
+    group.commit({T0: 1}, version=2, retention_ms=1_000)
+    group.restart()
+    group.advance(999)
+    expire(group)
+    assert group.offset(*T0) == 1
+    group.advance(1)
+    expire(group)
+    assert group.offset(*T0) is None
+
+
+def test_a_commit_of_version_1_brings_its_own_timestamp(group: Harness) -> None:
+    group.commit({T0: 1}, version=1, timestamp=group.clock.now_ms() - RETENTION)
+    expire(group)
+    assert group.offset(*T0) is None
+
+
+def test_an_empty_group_without_offsets_is_forgotten(group: Harness) -> None:
+    (member,) = group.stable()
+    group.leave((member, None))
+    expire(group)
+    assert group.shard.groups == {}
+    group.restart()
+    assert group.shard.groups == {}
+
+
+def test_a_group_whose_first_member_has_not_come_back_yet_is_not_forgotten(group: Harness) -> None:
+    pending = group.join()
+    expire(group)
+    assert group.join(pending.response.member_id).waits
+
+
+def test_what_cannot_be_expired_in_the_log_stays(group: Harness) -> None:
+    (member,) = group.stable()
+    group.commit({T0: 1}, member_id=member, generation=1)
+    group.leave((member, None))
+    before = group.group.state_timestamp
+    group.advance(RETENTION)
+    group.failure = ErrorCode.NOT_COORDINATOR
+    with pytest.raises(KafkaError):
+        expire(group)
+    assert group.offset(*T0) == 1
+    assert (group.state, group.group.state_timestamp) == ("Empty", before)
+    group.failure = None
+    assert group.join().code is ErrorCode.MEMBER_ID_REQUIRED
+
+
+# ---- deleting
+
+
+def test_an_empty_group_is_deleted_with_its_offsets(group: Harness) -> None:
+    (member,) = group.stable()
+    group.commit({T0: 1}, member_id=member, generation=1)
+    group.leave((member, None))
+    group.submit(group.shard.delete_group(GROUP))
+    assert group.shard.groups == {}
+    group.restart()
+    assert group.shard.groups == {}
+    assert group.offset(*T0) is None
+
+
+def test_a_group_with_members_is_not_deleted(group: Harness) -> None:
+    group.stable()
+    with pytest.raises(KafkaError) as error:
+        group.shard.delete_group(GROUP)
+    assert error.value.code is ErrorCode.NON_EMPTY_GROUP
+    assert group.state == "Stable"
+
+
+def test_a_group_that_is_not_there_is_not_deleted(group: Harness) -> None:
+    with pytest.raises(KafkaError) as error:
+        group.shard.delete_group(GROUP)
+    assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_until_its_deletion_is_committed_a_group_takes_nobody_in(group: Harness) -> None:
+    group.commit({T0: 1})
+    group.hold = True
+    group.submit(group.shard.delete_group(GROUP))
+    assert group.join().code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group.commit({T0: 2}) == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    group.release()
+    assert group.join().code is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_offsets_are_deleted_where_the_consumers_do_not_subscribe(group: Harness) -> None:
+    (member,) = group.stable(protocols=(("range", subscription("used")),))
+    group.commit({("used", 0): 1, ("unused", 0): 2}, member_id=member, generation=1)
+    made, subscribed = group.shard.delete_offsets(GROUP, [("used", 0), ("unused", 0), ("unused", 1)])
+    assert subscribed == {"used"}
+    assert [(r.topic, r.partition, r.value) for r in made] == [("unused", 0, None)]
+
+
+def test_offsets_of_members_that_are_no_consumers_are_deleted_only_when_they_are_gone(group: Harness) -> None:
+    answer = group.join_new(protocol_type="connect", protocols=(("default", b""),))
+    group.advance(DELAY)
+    member = answer.response.member_id
+    with pytest.raises(KafkaError) as error:
+        group.shard.delete_offsets(GROUP, [T0])
+    assert error.value.code is ErrorCode.NON_EMPTY_GROUP
+    group.leave((member, None))
+    assert group.shard.delete_offsets(GROUP, [T0]) == ([], set())
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_all_groups(group: Harness) -> None:
+    group.commit({("gone", 0): 1, ("kept", 0): 2})
+    group.commit({("gone", 3): 3}, group="another")
+    group.submit(group.shard.forget_topics(frozenset({"gone"})))
+    group.restart()
+    assert group.offset("gone", 0) is None
+    assert group.offset("gone", 3, "another") is None
+    assert group.offset("kept", 0) == 2
+
+
+# ---- listing
+
+
+def test_groups_are_listed_by_state_and_type(group: Harness) -> None:
+    group.stable()
+    group.commit({T0: 1}, group="simple")
+    listed = group.shard.list(frozenset(), frozenset())
+    assert {(g.group_id, g.group_state, g.protocol_type, g.group_type) for g in listed} == {
+        (GROUP, "Stable", "consumer", "classic"),
+        ("simple", "Empty", "", "classic"),
+    }
+    assert [g.group_id for g in group.shard.list(frozenset({"stable"}), frozenset())] == [GROUP]
+    assert group.shard.list(frozenset(), frozenset({"consumer"})) == []
+
+
+def test_members_are_described_in_full_only_while_the_group_is_stable(group: Harness) -> None:
+    first, _ = group.stable(2)
+    group.join(first)
+    described = group.shard.describe(GROUP)
+    assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
+    assert [(m.member_metadata, m.member_assignment) for m in described.members] == [(b"", b"")] * 2
+
+
+# ---- in transactions
+
+
+def pending(group: Harness, offset: int, producer_id: int, partition: int = 0) -> None:
+    group.shard.replay(OffsetRecord(GROUP, "t", partition, CommittedOffset(offset, -1, "", 0)), producer_id)
+
+
+def test_a_commit_in_a_transaction_counts_when_the_transaction_is_committed(group: Harness) -> None:
+    pending(group, 5, 1)
+    assert group.offset(*T0) is None
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) == 5
+
+
+def test_a_commit_in_an_aborted_transaction_is_forgotten(group: Harness) -> None:
+    group.commit({T0: 3})
+    pending(group, 5, 1)
+    group.shard.replay_end_of_transaction(1, False)
+    assert group.offset(*T0) == 3
+
+
+def test_who_asks_for_stable_offsets_has_to_wait_for_the_transaction(group: Harness) -> None:
+    group.commit({T0: 3})
+    pending(group, 5, 1)
+    found = group.shard.fetch_offset(GROUP, "t", 0, False)
+    assert found is not None
+    assert found.offset == 3
+    with pytest.raises(KafkaError) as error:
+        group.shard.fetch_offset(GROUP, "t", 0, True)
+    assert error.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert group.shard.fetch_offset(GROUP, "t", 1, True) is None
+
+
+def test_a_later_commit_outside_wins_over_one_that_was_pending(group: Harness) -> None:
+    pending(group, 5, 1)
+    group.commit({T0: 9})
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) == 9
+
+
+def test_of_two_transactions_the_later_commit_in_the_log_wins_whichever_ends_first(group: Harness) -> None:
+    pending(group, 5, 1)
+    pending(group, 7, 2)
+    group.shard.replay_end_of_transaction(2, True)
+    assert group.shard.offsets.is_unstable(GROUP, *T0)
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) == 7
+    assert not group.shard.offsets.is_unstable(GROUP, *T0)
+
+
+def test_nothing_expires_that_a_transaction_may_change(group: Harness) -> None:
+    group.commit({T0: 3})
+    pending(group, 5, 1)
+    group.advance(RETENTION)
+    expire(group)
+    assert group.offset(*T0) == 3
+    group.shard.replay_end_of_transaction(1, False)
+    expire(group)
+    assert group.shard.groups == {}
+
+
+def test_all_partitions_of_a_group_include_those_that_only_a_transaction_has(group: Harness) -> None:
+    group.commit({T0: 3})
+    pending(group, 5, 1, partition=1)
+    assert group.shard.partitions_with_offsets(GROUP) == [("t", 0), ("t", 1)]
+
+
+# ---- undoing
+
+
+def test_every_change_can_be_undone() -> None:
+    journal = Journal()
+    store = OffsetStore(journal)
+    kept = CommittedOffset(1, -1, "", 0)
+    store.replay(OffsetRecord("g", "t", 0, kept))
+    store.replay(OffsetRecord("g", "t", 5, kept), 7)
+    journal.forget()
+    store.replay(OffsetRecord("g", "t", 0, CommittedOffset(2, -1, "", 0)))
+    store.replay(OffsetRecord("g", "t", 0, None))
+    store.replay(OffsetRecord("new", "t", 0, kept))
+    store.replay(OffsetRecord("g", "t", 5, CommittedOffset(3, -1, "", 0)))
+    store.replay(OffsetRecord("g", "t", 6, kept), 8)
+    store.replay_end_of_transaction(7, True)
+    journal.undo()
+    assert store.of_group("g") == {("t", 0): kept}
+    assert store.of_group("new") == {}
+    assert list(store.pending_of("g")) == [("t", 5)]
+    store.replay_end_of_transaction(7, True)
+    assert store.get("g", "t", 5) == kept

@@ -1,0 +1,481 @@
+"""The runtime under a state machine of its own: a table of words, each record one entry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.operations import NOTHING, Journal, Outcome, Timers
+from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.records.batch import batches
+from kavka.records.reader import batch_records
+from kavka.storage.log_append import AppendOrigin
+from tests.unit.coordinator.fakes import FakeClock, FakeLog, FakeLoop, FakePartition
+
+TOPIC = "__words"
+Entry = tuple[str, str | None]
+
+
+class WordShard:
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
+        self.journal = Journal()
+        self.words: dict[str, str] = {}
+        self.pending: dict[int, dict[str, str]] = {}
+        self.unloaded: ErrorCode | None = None
+        self.loaded = 0
+
+    def encode(self, record: Entry) -> tuple[bytes, bytes | None]:
+        return record[0].encode(), None if record[1] is None else record[1].encode()
+
+    def decode(self, key: bytes, value: bytes | None) -> Entry | None:
+        return None if key == b"unknown kind" else (key.decode(), None if value is None else value.decode())
+
+    def replay(self, record: Entry, producer_id: int = -1) -> None:
+        key, value = record
+        if producer_id >= 0:
+            self.journal.put(self.pending, producer_id, self.pending.get(producer_id, {}) | {key: value})
+        elif value is None:
+            self.journal.drop(self.words, key)
+        else:
+            self.journal.put(self.words, key, value)
+
+    def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
+        for key, value in self.pending.get(producer_id, {}).items():
+            if commit:
+                self.journal.put(self.words, key, value)
+        self.journal.drop(self.pending, producer_id)
+
+    def on_loaded(self) -> list[Outcome]:
+        self.loaded += 1
+        return []
+
+    def on_unloaded(self, code: ErrorCode) -> None:
+        self.unloaded = code
+
+    def say(self, key: str, value: str | None) -> Outcome:
+        return Outcome(((key, value),), f"{key} said")
+
+
+class Bench:
+    def __init__(self, log: FakeLog | None = None, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.loop = FakeLoop(self.clock)
+        self.jobs: list[tuple[Callable[[], Any], Callable[[BaseException | None], None]]] = []
+        self.runtime: Runtime[WordShard] = Runtime(
+            TOPIC,
+            WordShard,
+            loop=self.loop,  # type: ignore[arg-type]
+            clock=self.clock,
+            run_in_worker=lambda function, done: self.jobs.append((function, done)),
+            **options,
+        )
+        self.partition = FakePartition(3, TOPIC, log)
+        self.runtime.on_leadership(self.partition, True)  # type: ignore[arg-type]
+
+    def work(self) -> None:
+        """What the worker threads have to do."""
+        while self.jobs:
+            function, done = self.jobs.pop(0)
+            try:
+                function()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+
+    @property
+    def host(self) -> ShardHost[WordShard]:
+        return self.runtime.host(3)
+
+    @property
+    def words(self) -> dict[str, str]:
+        return self.host.shard.words
+
+    def say(self, key: str, value: str | None = "x") -> asyncio.Future[Any]:
+        result = self.runtime.run(3, WordShard.say, key, value)
+        assert isinstance(result, asyncio.Future)
+        return result
+
+    def log_records(self) -> list[list[tuple[bytes | None, bytes | None]]]:
+        assert self.partition.log is not None
+        return [
+            [(record.key, record.value) for record in batch_records(batch)]
+            for _, _, data in self.partition.log.batches
+            for batch in batches(data)
+        ]
+
+
+def code_of(future: asyncio.Future[Any]) -> ErrorCode:
+    error = future.exception()
+    assert isinstance(error, KafkaError)
+    return error.code
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_caller_is_answered_when_what_it_changed_is_written(bench: Bench) -> None:
+    answer = bench.say("a", "1")
+    assert not answer.done()
+    assert bench.words == {"a": "1"}
+    bench.loop.turn()
+    assert answer.result() == "a said"
+    assert bench.log_records() == [[(b"a", b"1")]]
+
+
+def test_what_one_turn_brings_shares_a_batch(bench: Bench) -> None:
+    answers = [bench.say(key) for key in "abc"]
+    bench.loop.turn()
+    assert [len(batch) for batch in bench.log_records()] == [3]
+    assert all(answer.done() for answer in answers)
+
+
+def test_records_are_appended_as_the_coordinators_own(bench: Bench) -> None:
+    bench.say("a")
+    bench.loop.turn()
+    assert bench.partition.origins == [AppendOrigin.COORDINATOR]
+
+
+def test_an_operation_without_records_is_answered_at_once(bench: Bench) -> None:
+    assert bench.runtime.run(3, lambda shard: Outcome(response="nothing to write")) == "nothing to write"
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_a_write_that_fails_leaves_the_state_as_it_was(bench: Bench, failure: ErrorCode, told: ErrorCode) -> None:
+    bench.say("kept", "1")
+    bench.say("gone", "1")
+    bench.loop.turn()
+    bench.partition.failure = KafkaError(failure)
+    answers = [bench.say("kept", "2"), bench.say("gone", None), bench.say("new")]
+    bench.loop.turn()
+    assert [code_of(answer) for answer in answers] == [told] * 3
+    assert bench.words == {"kept": "1", "gone": "1"}
+    bench.partition.failure = None
+    bench.say("after")
+    bench.loop.turn()
+    assert bench.words == {"kept": "1", "gone": "1", "after": "x"}
+
+
+def test_a_disk_that_fails_is_reported(bench: Bench) -> None:
+    reported: list[BaseException] = []
+    bench.partition.on_storage_failure = lambda partition, error: reported.append(error)
+    bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    bench.say("a").add_done_callback(lambda future: future.exception())
+    bench.loop.turn()
+    assert len(reported) == 1
+
+
+def test_what_the_state_machine_does_after_an_append_is_told_the_error(bench: Bench) -> None:
+    told: list[KafkaError | None] = []
+    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), on_append=told.append))
+    bench.loop.turn()
+    bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    failed = bench.runtime.run(3, lambda shard: Outcome((("a", "2"),), on_append=told.append))
+    bench.loop.turn()
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[1].code is ErrorCode.NOT_COORDINATOR
+    assert code_of(failed) is ErrorCode.NOT_COORDINATOR
+
+
+def test_records_that_are_not_to_be_replayed_are_only_written(bench: Bench) -> None:
+    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), replay=False))
+    bench.loop.turn()
+    assert bench.words == {}
+    assert bench.log_records() == [[(b"a", b"1")]]
+
+
+# ---- the high watermark
+
+
+def test_nobody_is_answered_before_the_high_watermark_has_passed(bench: Bench) -> None:
+    bench.partition.hold = True
+    first = bench.say("a")
+    bench.loop.turn()
+    second = bench.say("b")
+    bench.loop.turn()
+    assert not first.done()
+    assert bench.partition.log is not None
+    bench.partition.log.high_watermark = 1
+    bench.partition.advance()
+    assert first.done()
+    assert not second.done()
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert second.done()
+    assert bench.partition.produce_waiters == set()
+
+
+def test_a_read_waits_for_what_it_has_seen_to_be_committed(bench: Bench) -> None:
+    def query(shard: WordShard) -> str | None:
+        return shard.words.get("a")
+
+    assert bench.runtime.read(3, query) is None
+    bench.partition.hold = True
+    bench.say("a", "1")
+    before_the_write = bench.runtime.read(3, query)
+    bench.loop.turn()
+    after_the_write = bench.runtime.read(3, query)
+    assert not before_the_write.done()
+    assert not after_the_write.done()
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert (before_the_write.result(), after_the_write.result()) == ("1", "1")
+    assert bench.runtime.read(3, query) == "1"
+
+
+def test_replicas_that_take_too_long_are_an_error_for_who_asked_but_the_records_stay(bench: Bench) -> None:
+    bench.partition.hold = True
+    first = bench.say("a")
+    bench.loop.turn()
+    bench.loop.advance(3_000)
+    second = bench.say("b")
+    bench.loop.turn()
+    bench.loop.advance(2_000)
+    assert code_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not second.done()
+    bench.loop.advance(3_000)
+    assert code_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert bench.words == {"a": "x", "b": "x"}
+    third = bench.say("c")
+    bench.loop.turn()
+    assert third.done()
+
+
+# ---- sizes
+
+
+def test_more_than_fits_into_a_batch_goes_into_several() -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    answers = [bench.say(str(number), "v" * 100) for number in range(7)]
+    bench.loop.turn()
+    assert all(answer.done() for answer in answers)
+    assert len(bench.log_records()) > 2
+    assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
+
+
+def test_an_operation_that_cannot_fit_is_refused_and_changes_nothing() -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    fits = bench.say("a", "1")
+    too_large = bench.say("b", "v" * 400)
+    bench.loop.turn()
+    assert fits.result() == "a said"
+    assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
+    assert bench.words == {"a": "1"}
+
+
+# ---- loading and unloading
+
+
+def written(*entries: Entry, **options: Any) -> FakeLog:
+    bench = Bench()
+    for entry in entries:
+        bench.say(*entry)
+        bench.loop.turn()
+    assert bench.partition.log is not None
+    return bench.partition.log
+
+
+def test_a_new_leader_reads_the_whole_log_before_it_answers() -> None:
+    log = written(("a", "1"), ("b", "1"), ("a", "2"), ("b", None))
+    bench = Bench(log)
+    with pytest.raises(KafkaError) as error:
+        bench.runtime.host(3)
+    assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.runtime.is_loading
+    bench.work()
+    assert bench.words == {"a": "2"}
+    assert bench.host.shard.loaded == 1
+    assert not bench.runtime.is_loading
+
+
+def test_a_long_log_is_read_in_pieces() -> None:
+    log = written(*((str(number), "v" * 50) for number in range(40)))
+    bench = Bench(log, load_bytes=500)
+    rounds = 0
+    while bench.jobs:
+        rounds += 1
+        function, done = bench.jobs.pop(0)
+        function()
+        done(None)
+    assert rounds > 5
+    assert len(bench.words) == 40
+
+
+def test_records_of_an_unknown_kind_are_passed_over() -> None:
+    bench = Bench(written(("unknown kind", "1"), ("a", "1")))
+    bench.work()
+    assert bench.words == {"a": "1"}
+
+
+def test_a_log_that_cannot_be_read_makes_no_coordinator(bench: Bench) -> None:
+    log = written(("a", "1"))
+    first, following, data = log.batches[0]
+    log.batches[0] = (first, following, data[:-1] + b"?")
+    broken = Bench(log)
+    broken.work()
+    with pytest.raises(KafkaError) as error:
+        broken.runtime.host(3)
+    assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_partition_that_is_not_led_here_has_no_coordinator_here(bench: Bench) -> None:
+    with pytest.raises(KafkaError) as error:
+        bench.runtime.host(0)
+    assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_partitions_of_other_topics_are_none_of_its_business(bench: Bench) -> None:
+    bench.runtime.on_leadership(FakePartition(0, "orders"), True)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError):
+        bench.runtime.host(0)
+
+
+def test_whoever_waits_when_the_leadership_goes_is_sent_away(bench: Bench) -> None:
+    bench.partition.hold = True
+    uncommitted = bench.say("a")
+    bench.loop.turn()
+    unwritten = bench.say("b")
+    host = bench.host
+    bench.partition.resign()
+    bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
+    assert code_of(uncommitted) is ErrorCode.NOT_COORDINATOR
+    assert code_of(unwritten) is ErrorCode.NOT_COORDINATOR
+    assert host.shard.unloaded is ErrorCode.NOT_COORDINATOR
+    bench.loop.turn()
+    assert len(bench.log_records()) == 1
+
+
+def test_a_newer_epoch_of_the_same_leader_keeps_the_state(bench: Bench) -> None:
+    bench.say("a")
+    bench.loop.turn()
+    host = bench.host
+    bench.partition.leader_epoch = 2
+    bench.runtime.on_leadership(bench.partition, True)  # type: ignore[arg-type]
+    assert bench.host is host
+
+
+def test_a_leader_that_is_back_reads_the_log_anew(bench: Bench) -> None:
+    bench.say("a")
+    bench.loop.turn()
+    bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
+    bench.runtime.on_leadership(bench.partition, True)  # type: ignore[arg-type]
+    bench.work()
+    assert bench.words == {"a": "x"}
+
+
+def test_a_leadership_that_goes_while_loading_is_forgotten() -> None:
+    bench = Bench(written(("a", "1")))
+    bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
+    bench.work()
+    with pytest.raises(KafkaError) as error:
+        bench.runtime.host(3)
+    assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_closing_writes_what_is_open(bench: Bench) -> None:
+    answer = bench.say("a")
+    bench.runtime.close()
+    assert answer.result() == "a said"
+    with pytest.raises(KafkaError):
+        bench.runtime.host(3)
+
+
+# ---- timers
+
+
+def test_what_a_timer_decides_is_written_too(bench: Bench) -> None:
+    bench.host.timers.schedule("key", 100, lambda: Outcome((("late", "1"),)))
+    bench.loop.advance(99)
+    assert bench.words == {}
+    bench.loop.advance(1)
+    assert bench.words == {"late": "1"}
+    assert bench.log_records() == [[(b"late", b"1")]]
+
+
+def test_a_timer_under_the_same_key_takes_the_place_of_the_old_and_can_be_cancelled(bench: Bench) -> None:
+    fired: list[str] = []
+
+    def fire(name: str) -> Outcome:
+        fired.append(name)
+        return NOTHING
+
+    timers = bench.host.timers
+    timers.schedule("key", 100, lambda: fire("old"))
+    timers.schedule("key", 200, lambda: fire("new"))
+    timers.schedule("other", 50, lambda: fire("cancelled"))
+    timers.cancel("other")
+    timers.cancel("never scheduled")
+    bench.loop.advance(1_000)
+    assert fired == ["new"]
+
+
+def test_no_timer_of_a_shard_fires_after_it_is_unloaded(bench: Bench) -> None:
+    fired: list[int] = []
+    bench.host.timers.schedule("key", 100, lambda: fired.append(1) or NOTHING)  # type: ignore[func-returns-value]
+    bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
+    bench.loop.advance(1_000)
+    assert fired == []
+
+
+def test_a_timer_that_fails_does_not_take_the_others_with_it(bench: Bench) -> None:
+    def broken() -> Outcome:
+        raise ValueError("broken")
+
+    bench.host.timers.schedule("a", 1, broken)
+    bench.host.timers.schedule("b", 2, lambda: Outcome((("late", "1"),)))
+    bench.loop.advance(5)
+    assert bench.words == {"late": "1"}
+
+
+# ---- transactions
+
+
+def test_records_of_a_transaction_are_pending_until_its_marker_also_after_a_restart(bench: Bench) -> None:
+    bench.say("before")
+    answer = bench.host.append_in_transaction((("a", "1"), ("b", "2")), "done", 7, 0)
+    assert answer.result() == "done"
+    assert bench.words == {"before": "x"}
+    again = Bench(bench.partition.log)
+    again.work()
+    assert again.words == {"before": "x"}
+    assert again.host.shard.pending == {7: {"a": "1", "b": "2"}}
+    ended = again.host.end_transaction(7, 0, 3, True, "ended")
+    assert ended.result() == "ended"
+    assert again.words == {"before": "x", "a": "1", "b": "2"}
+    third = Bench(again.partition.log)
+    third.work()
+    assert third.words == again.words
+    assert third.host.shard.pending == {}
+
+
+def test_an_aborted_transaction_leaves_nothing(bench: Bench) -> None:
+    bench.host.append_in_transaction((("a", "1"),), None, 7, 0)
+    bench.host.end_transaction(7, 0, 3, False)
+    assert bench.words == {}
+    again = Bench(bench.partition.log)
+    again.work()
+    assert again.words == {}
+
+
+def test_a_transaction_that_cannot_be_written_is_not_pending(bench: Bench) -> None:
+    bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    answer = bench.host.append_in_transaction((("a", "1"),), None, 7, 0)
+    assert code_of(answer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.host.shard.pending == {}
