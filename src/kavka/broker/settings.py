@@ -7,7 +7,6 @@ runs included. A few have a more useful form under the attribute than under the 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -318,8 +317,10 @@ def _per_ip_overrides(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _addresses(host: str) -> list[str]:
+    from ipaddress import ip_address
+
     try:
-        return [str(ipaddress.ip_address(host))]
+        return [str(ip_address(host))]
     except ValueError:
         pass
     try:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -45,7 +44,9 @@ def run_dir() -> Path:
     with contextlib.suppress(RuntimeError):
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "kavka" / "run"
-    return Path(tempfile.gettempdir()) / f"kavka-{os.getuid()}"
+    from tempfile import gettempdir
+
+    return Path(gettempdir()) / f"kavka-{os.getuid()}"
 
 
 @contextlib.contextmanager

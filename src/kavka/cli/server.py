@@ -9,7 +9,6 @@ import importlib.util
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -184,6 +183,8 @@ def _stop_on_eof() -> None:
 
 def _start_daemon(argv: list[str], settings: Settings) -> int:
     """The same command as a process of its own, with its output in a file. Returns when that is ready or has failed."""
+    import subprocess
+
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
     rest = [argument for argument in argv if argument not in ("-daemon", "--daemon")]
     read_end, write_end = os.pipe()

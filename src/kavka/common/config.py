@@ -7,12 +7,10 @@ metadata tree) and parsed inside: int, float, bool, str, or a tuple of str for a
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any, Protocol
 
@@ -307,6 +305,8 @@ def _format_double(number: float) -> str:
     """As Java writes it: from 10^7 and below 10^-3 with an exponent, always with a decimal point."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
+    from decimal import Decimal
+
     digits, exponent = f"{Decimal(repr(number)).normalize():E}".split("E")
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
@@ -412,5 +412,7 @@ class ConfigTable:
         for prefix, reason in self._foreign.items():
             if name.startswith(prefix):
                 return f" ({reason})"
-        near = difflib.get_close_matches(name, self.keys, n=1, cutoff=0.8)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.keys, n=1, cutoff=0.8)
         return f"; did you mean {near[0]}?" if near else ""
