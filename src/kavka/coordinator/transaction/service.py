@@ -1,0 +1,327 @@
+"""The transaction coordinator of one broker: finds the shard of a transactional id, and runs there what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from kavka.common.clock import Clock
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
+from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
+from kavka.coordinator.operations import NOTHING, Timers
+from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.coordinator.transaction.config import TransactionConfig
+from kavka.coordinator.transaction.markers import LocalMarkers, Marker, MarkerChannel, MarkerSender
+from kavka.coordinator.transaction.shard import NeedsProducerId, Producer, TransactionShard
+from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION, PREPARE_COMMIT, State, Transaction
+from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.partition import Partition, RunInWorker
+from kavka.replication.replica_manager import ReplicaManager
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_STATE = "__transaction_state"
+RETRY_COMPLETION_S = 0.1
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
+
+class ProducerIds(Protocol):
+    async def next(self) -> int: ...
+
+
+class TransactionChannel(MarkerChannel, Protocol):
+    """The way to the coordinators and partition leaders on other brokers."""
+
+    def admit(
+        self,
+        broker_id: int,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Sequence[TopicPartition],
+        add: bool,
+    ) -> Awaitable[frozenset[TopicPartition]]:
+        """As `TransactionCoordinator.admit`, by AddPartitionsToTxn (with verify_only, unless they are to be added)."""
+
+
+class TransactionCoordinator:
+    """Lives on the loop. Methods that answer a request return the answer, a future or a coroutine of it; errors are
+    raised, by the call or by what it returned."""
+
+    def __init__(
+        self,
+        settings: Any,
+        *,
+        broker_id: int,
+        clock: Clock,
+        metadata_cache: MetadataCache,
+        replica_manager: ReplicaManager,
+        producer_ids: ProducerIds,
+        run_in_worker: RunInWorker,
+        create_topic: CreateTopic,
+        offsets: Runtime[Any] | None = None,
+        channel: TransactionChannel | None = None,
+        version: Callable[[], int] = lambda: EPOCH_BUMP_VERSION,
+        metrics: Registry | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`offsets` is the group coordinator's runtime; `version` the finalized level of `transaction.version`."""
+        self._loop = loop or asyncio.get_running_loop()
+        self._clock = clock
+        self._broker_id = broker_id
+        self._producer_ids = producer_ids
+        self.channel = channel
+        self._version = version
+        self.config = TransactionConfig.of(settings)
+        # One node on its own can have no more replicas than one.
+        is_cluster = bool(settings.zookeeper_connect)
+        self.topic = InternalTopic(
+            TRANSACTION_STATE,
+            settings.transaction_state_log_num_partitions,
+            settings.transaction_state_log_replication_factor if is_cluster else 1,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "unclean.leader.election.enable": "false",
+                "min.insync.replicas": str(settings.transaction_state_log_min_isr if is_cluster else 1),
+                "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+            },
+            metadata_cache,
+            create_topic,
+        )
+        self.runtime: Runtime[TransactionShard] = Runtime(
+            TRANSACTION_STATE,
+            self._make_shard,
+            loop=self._loop,
+            clock=clock,
+            run_in_worker=run_in_worker,
+            load_bytes=settings.transaction_state_log_load_buffer_size,
+        )
+        self.markers = MarkerSender(
+            broker_id,
+            LocalMarkers(replica_manager, offsets, clock),
+            metadata_cache,
+            TRANSACTION_STATE,
+            self._loop,
+            channel,
+        )
+        self._timers: list[asyncio.TimerHandle] = []
+        self._committed = self._aborted = None
+        if metrics is not None:
+            ended = metrics.counter("kavka_transactions_total", "Transactions that ended here", ("result",))
+            self._committed, self._aborted = ended.labels("committed"), ended.labels("aborted")
+            metrics.gauge("kavka_transactional_ids", "Transactional ids that this broker keeps", read=self._count)
+
+    def _make_shard(self, timers: Timers) -> TransactionShard:
+        return TransactionShard(self._clock, timers, self.config, self._end, self._version)
+
+    # ---- start and stop
+
+    def start(self) -> None:
+        self._timers = [
+            self._loop.call_later(self.config.abort_check_ms / 1000, self._abort_timed_out),
+            self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire),
+        ]
+
+    def stop(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
+        self.runtime.close()
+
+    def _abort_timed_out(self) -> None:
+        self._timers[0] = self._loop.call_later(self.config.abort_check_ms / 1000, self._abort_timed_out)
+        for host in self.runtime.active():
+            for outcome in host.shard.abort_timed_out():
+                log.info("Transaction of %s takes too long: it is aborted", outcome.records[0].transactional_id)
+                host.follow_up(outcome)
+
+    def _expire(self) -> None:
+        self._timers[1] = self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire)
+        for host in self.runtime.active():
+            for outcome in host.shard.expire():
+                host.follow_up(outcome)
+
+    def on_leadership(self, partition: Partition, is_leader: bool) -> None:
+        self.runtime.on_leadership(partition, is_leader)
+
+    # ---- where a transactional id is
+
+    def host(self, transactional_id: str) -> ShardHost[TransactionShard]:
+        """NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS where the id cannot be served here (now)."""
+        return self.runtime.host(self.topic.partition_of(transactional_id))
+
+    # ---- producers
+
+    async def new_producer_id(self) -> int:
+        try:
+            return await self._producer_ids.next()
+        except OverflowError as error:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None = None
+    ) -> Producer:
+        new_producer_id: int | None = None
+        while True:
+            host = self._named(transactional_id)
+            try:
+                outcome = host.shard.init_producer(transactional_id, timeout_ms, expected, new_producer_id)
+            except NeedsProducerId:
+                new_producer_id = await self.new_producer_id()
+                continue
+            answer: Producer = await host.submit(outcome)
+            if answer.error is not ErrorCode.NONE:
+                raise KafkaError(answer.error)
+            return answer
+
+    def _named(self, transactional_id: str) -> ShardHost[TransactionShard]:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
+        return self.host(transactional_id)
+
+    # ---- partitions
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+        client_version: int = 0,
+        response: Any = None,
+    ) -> Any:
+        """`response` when the coordinator's log has it, else a future of it."""
+        host = self._named(transactional_id)
+        outcome = host.shard.add_partitions(transactional_id, producer_id, epoch, partitions, client_version)
+        if outcome is NOTHING:
+            return host.read(lambda _: response)
+        return host.append(outcome.records, response)
+
+    def missing_partitions(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition]
+    ) -> frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]]:
+        """Those that are not in the producer's transaction."""
+        host = self._named(transactional_id)
+        host.write_open()
+        found: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = host.read(
+            TransactionShard.missing_partitions, transactional_id, producer_id, epoch, partitions
+        )
+        return found
+
+    def admit(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, add: bool
+    ) -> frozenset[TopicPartition] | Awaitable[frozenset[TopicPartition]]:
+        """Asked by the leader of partitions that records of a transaction have come to: which of them are not in it?
+
+        With `add` they are added to it first. Answered at once on one node, where what is written is committed.
+        """
+        leader = self.topic.leader_of(transactional_id)
+        if leader is not None and leader != self._broker_id and self.channel is not None:
+            return self.channel.admit(leader, transactional_id, producer_id, epoch, partitions, add)
+        if not add:
+            return self.missing_partitions(transactional_id, producer_id, epoch, partitions)
+        answer = self.add_partitions(
+            transactional_id, producer_id, epoch, partitions, EPOCH_BUMP_VERSION, _NO_PARTITIONS
+        )
+        if isinstance(answer, asyncio.Future):
+            # The records can be written only after this: do not wait for what else the turn of the loop brings.
+            self.host(transactional_id).write_open()
+            if answer.done():
+                answer = answer.result()
+        admitted: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = answer
+        return admitted
+
+    # ---- the end of a transaction
+
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        client_version: int,
+        respond: Callable[[Producer], Any],
+    ) -> Any:
+        """What `respond` makes of the producer id and epoch to go on with; or a future, or a coroutine of it."""
+        host = self._named(transactional_id)
+        try:
+            outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version)
+        except NeedsProducerId:
+            return self._end_with_new_id(transactional_id, producer_id, epoch, commit, client_version, respond)
+        return host.append(outcome.records, respond(outcome.response), outcome.on_append)
+
+    async def _end_with_new_id(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        client_version: int,
+        respond: Callable[[Producer], Any],
+    ) -> Any:
+        new_id = await self.new_producer_id()
+        host = self.host(transactional_id)
+        outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version, new_id)
+        answer = host.append(outcome.records, respond(outcome.response), outcome.on_append)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _end(self, transactional_id: str, prepared: Transaction) -> None:
+        """The decision is in the log: write the markers, then that they are written."""
+        try:
+            host = self.host(transactional_id)
+        except KafkaError:
+            return
+        commit = prepared.state is PREPARE_COMMIT
+        marker = Marker(
+            prepared.producer_id, prepared.epoch, commit, host.partition.leader_epoch, prepared.client_version
+        )
+        shard = host.shard
+
+        def is_wanted() -> bool:
+            return shard.transactions.get(transactional_id) is prepared
+
+        def written(complete: bool) -> None:
+            if complete:
+                self._complete(host, transactional_id, prepared)
+
+        self.markers.send(marker, prepared.partitions, is_wanted, written)
+
+    def _complete(self, host: ShardHost[TransactionShard], transactional_id: str, prepared: Transaction) -> None:
+        def appended(error: KafkaError | None) -> None:
+            if error is None:
+                counter = self._committed if prepared.state is PREPARE_COMMIT else self._aborted
+                if counter is not None:
+                    counter.value += 1
+            elif host.shard.transactions.get(transactional_id) is prepared:
+                self._loop.call_later(RETRY_COMPLETION_S, self._complete, host, transactional_id, prepared)
+
+        host.follow_up(host.shard.complete(transactional_id, prepared, appended))
+
+    # ---- what there is
+
+    def describe(self, transactional_id: str) -> Any:
+        return self._named(transactional_id).read(TransactionShard.describe, transactional_id)
+
+    def list(
+        self,
+        producer_ids: Sequence[int],
+        states: frozenset[State] | None,
+        running_for_ms: int = -1,
+        matches: Callable[[str], object] | None = None,
+    ) -> list[tuple[str, Transaction]]:
+        """COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet."""
+        if self.runtime.is_loading:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [
+            found
+            for host in self.runtime.active()
+            for found in host.shard.list(producer_ids, states, running_for_ms, matches)
+        ]
+
+    def _count(self) -> float:
+        return float(sum(len(host.shard.transactions) for host in self.runtime.active()))
