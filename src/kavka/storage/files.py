@@ -50,8 +50,7 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
-    """Write beside the target (`.tmp`), then rename over it. With `sync` the bytes and the name are on disk after it.
-    """
+    """Write beside the target (`.tmp`), then rename over it. With `sync` both are on disk after it."""
     target = os.fspath(path)
     temporary = target + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -241,8 +241,7 @@ class ProducerStates:
         return entry, aborted
 
     def on_high_watermark(self, high_watermark: int) -> bool:
-        """Forget finished transactions whose marker is below it; True where the first unstable offset may have moved.
-        """
+        """Forget finished transactions whose marker is below it; True where there were such."""
         if not self.unreplicated:
             return False
         gone = [first for first, last in self.unreplicated.items() if last < high_watermark]

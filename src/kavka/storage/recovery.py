@@ -102,6 +102,7 @@ class _Loader:
             if self.segments:
                 log.warning("%s ends at %d, before its start offset %d: it is emptied", self.dir, end, start_offset)
             self._drop_segments(0)
+            self.epochs.clear()
             self.states.clear()
             end = start = start_offset
         if not self.segments:
@@ -182,8 +183,8 @@ class _Loader:
         if not self.segments:
             return start
         first = self.segments[number]
-        self.snapshots.keep_for_segments(s.base_offset for s in self.segments[: number + 1])
         end = first.base_offset
+        self.snapshots.remove_outside(0, end)
         if end > start or end in self.snapshots.offsets:
             reload_producers(self.states, self.snapshots, self.segments, min(start, end), end, self.now_ms)
         while number < len(self.segments):

@@ -52,7 +52,8 @@ class TimeIndex(IndexFile):
         return timestamp, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
-        """An entry where `timestamp` is later than the last one's. At the end of a segment there is always room for it."""
+        """An entry where `timestamp` is later than the last one's. At the end of a segment there is always room for
+        it."""
         last_timestamp, last_offset = self.last_entry
         if timestamp <= last_timestamp:
             if timestamp < last_timestamp and self.entries:

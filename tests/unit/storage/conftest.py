@@ -15,7 +15,8 @@ Opener = Callable[..., Log]
 
 @pytest.fixture
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many logs in which only a process dies, never the machine: waiting for the disk proves nothing there."""
+    """For tests of many logs in which only a process dies, never the machine: waiting for the disk proves nothing
+    there."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 

@@ -22,6 +22,7 @@ from kavka.storage.log_config import LogConfig
 from tests.support.logs import START_MS, TP, FakeClock, build
 from tests.unit.storage.conftest import Opener
 
+
 def stage(
     log: Log, count: int = 1, size: int = 10, *, epoch: int = 0, timestamp: int | None = None, **options: object
 ) -> AppendInfo:
@@ -66,7 +67,9 @@ def state(log: Log) -> object:
 # --- what an append is
 
 
-def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_written_as_it_came(open_log: Opener, clock: FakeClock) -> None:
+def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_written_as_it_came(
+    open_log: Opener, clock: FakeClock
+) -> None:
     log = open_log()
     data = build([(b"a", b"1"), (b"b", b"2"), (None, None)], START_MS)
     before = bytes(data)
@@ -121,9 +124,7 @@ def test_a_write_that_takes_only_a_part_is_carried_on(
 ) -> None:
     log = open_log()
     real = os.pwrite
-    monkeypatch.setattr(
-        os, "pwritev", lambda fd, buffers, at: real(fd, b"".join(map(bytes, buffers))[:at_once], at)
-    )
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, b"".join(map(bytes, buffers))[:at_once], at))
     for _ in range(4):
         stage(log)
     log.write_staged()
@@ -358,7 +359,8 @@ def mixed_history(log: Log) -> None:
 
 
 def mixed_turn(log: Log) -> None:
-    """Everything that a turn can change: producers old and new, transactions, epochs, index entries, perhaps segments."""
+    """Everything that a turn can change: producers old and new, transactions, epochs, index entries, perhaps
+    segments."""
     stage(log, 2, 30, producer_id=1, producer_epoch=0, base_sequence=2, transactional=True, epoch=3)
     stage(log, 1, 30, producer_id=2, producer_epoch=1, base_sequence=0, epoch=3)
     stage(log, 2, 30, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True, epoch=3)

@@ -1,5 +1,5 @@
-"""A log against a plain list of batches, over anything that can happen to it: appends, rolls, truncation, deletion, flushes,
-clean stops and crashes that tear or spoil what was not flushed."""
+"""A log against a plain list of batches, over anything that can happen to it: appends, rolls, truncation, deletion,
+flushes, clean stops and crashes that tear or spoil what was not flushed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,349 @@
+"""Retention, delete-records, truncation, and swapping in cleaned segments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+from kavka.storage.segment import LogSegment
+from tests.support.logs import START_MS, TP, FakeClock, append_marker, build, contents
+from tests.unit.storage.conftest import Opener
+
+SIZE = len(build([(b"k", b"v" * 20)], START_MS))
+
+
+def append(
+    log: Log,
+    count: int = 1,
+    *,
+    timestamp: int | None = None,
+    replicated: bool = True,
+    epoch: int = 0,
+    **options: object,
+) -> None:
+    for _ in range(count):
+        at = log.clock.now_ms() if timestamp is None else timestamp
+        log.stage_as_leader(memoryview(build([(b"k", b"v" * 20)], at, **options)), epoch)
+    log.write_staged()
+    if replicated:
+        log.set_high_watermark(log.end_offset)
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def names(log: Log) -> list[str]:
+    return sorted(p.name for p in log.dir.iterdir())
+
+
+# --- retention
+
+
+def test_segments_whose_newest_record_is_too_old_are_deleted(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
+    append(log, 2)
+    clock.advance(600)
+    append(log, 2)
+    clock.advance(400)
+    append(log, 1)
+    assert log.delete_old_segments() == 0
+    clock.advance(1)
+    assert log.delete_old_segments() == 1
+    assert (bases(log), log.start_offset) == ([2, 4], 2)
+
+
+def test_when_all_is_expired_a_new_segment_is_begun_and_all_others_go(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
+    append(log, 5)
+    clock.advance(1001)
+    assert log.delete_old_segments() == 3
+    assert bases(log) == [5]
+    assert (log.start_offset, log.end_offset, log.size) == (5, 5, 0)
+    assert log.delete_old_segments() == 0
+    append(log)
+    assert log.end_offset == 6
+
+
+def test_an_expired_segment_behind_one_that_is_not_stays(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
+    append(log, 2)
+    append(log, 2, timestamp=START_MS - 100_000)
+    append(log, 1)
+    assert log.delete_old_segments() == 0
+
+
+def test_what_is_not_replicated_is_not_deleted(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
+    append(log, 4)
+    append(log, 2, replicated=False)
+    clock.advance(2000)
+    assert log.high_watermark == 4
+    assert log.delete_old_segments() == 2
+    assert bases(log) == [4]
+
+
+def test_records_without_timestamps_are_as_old_as_their_file(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(retention_ms=1000)
+    append(log, 2, timestamp=-1)
+    os.utime(log.active.file.path, ns=(clock.ms * 10**6, clock.ms * 10**6))
+    clock.advance(1000)
+    assert log.delete_old_segments() == 0
+    clock.advance(1)
+    assert log.delete_old_segments() == 1
+
+
+def test_the_oldest_segments_go_as_long_as_the_rest_is_still_large_enough(open_log: Opener) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_bytes=5 * SIZE)
+    append(log, 9)
+    assert log.size == 9 * SIZE
+    assert log.delete_old_segments() == 2
+    assert (bases(log), log.size) == ([4, 6, 8], 5 * SIZE)
+    append(log, 1)
+    assert log.delete_old_segments() == 0
+
+
+def test_a_compacted_topic_keeps_old_and_many_segments(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_bytes=0, retention_ms=1, cleanup_policy=("compact",))
+    append(log, 5)
+    clock.advance(10_000)
+    assert log.delete_old_segments() == 0
+    log.delete_records_before(3)
+    assert log.delete_old_segments() == 1
+    assert bases(log) == [2, 4]
+
+
+def test_delete_records_moves_the_start_and_whole_segments_before_it_go(open_log: Opener) -> None:
+    log = open_log(segment_bytes=2 * SIZE)
+    append(log, 6, epoch=1)
+    assert log.delete_records_before(3) == 3
+    assert log.start_offset == 3
+    assert log.epochs.entries == [(1, 3)]
+    assert log.delete_records_before(1) == 3, "never back"
+    assert log.delete_old_segments() == 1
+    assert bases(log) == [2, 4]
+    assert log.delete_records_before(-1) == 6
+    assert log.delete_old_segments() == 1
+    assert bases(log) == [4], "the active segment stays although all of it is deleted"
+    for offset in (7, -2):
+        with pytest.raises(KafkaError) as raised:
+            log.delete_records_before(offset)
+        assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_deleted_files_wait_under_another_name_until_their_time_is_up(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_bytes=0, file_delete_delay_ms=500)
+    append(log, 3)
+    log.delete_old_segments()
+    assert "00000000000000000000.log.deleted" in names(log)
+    assert "00000000000000000000.log" not in names(log)
+    assert log.take_due_deletions(clock.ms + 499) == []
+    due = log.take_due_deletions(clock.ms + 500)
+    assert log.pending_deletions == []
+    for deletion in due:
+        deletion.run()
+        deletion.run()
+    assert not [name for name in names(log) if "deleted" in name]
+
+
+def test_snapshots_go_with_their_segments_but_for_the_last_one(open_log: Opener) -> None:
+    log = open_log(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE)
+    append(log, 7)
+    assert log.snapshots.offsets == [2, 4, 6]
+    log.delete_old_segments()
+    assert bases(log) == [4, 6]
+    assert log.snapshots.offsets == [4, 6]
+    assert [n for n in names(log) if n.endswith(".snapshot")] == [f"{n:020d}.snapshot" for n in (4, 6)]
+
+
+# --- truncation
+
+
+def test_truncation_forgets_offsets_epochs_producers_and_index_entries(open_log: Opener) -> None:
+    log = open_log(segment_bytes=4 * SIZE, index_interval_bytes=0)
+    for n in range(10):
+        append(log, epoch=n // 3, producer_id=1, producer_epoch=0, base_sequence=n)
+    assert log.truncate_to(5)
+    assert (log.end_offset, log.high_watermark) == (5, 5)
+    assert bases(log) == [0, 4]
+    assert log.epochs.entries == [(0, 0), (1, 3)]
+    assert log.last_producer_entry(1).last_sequence == 4  # type: ignore[union-attr]
+    assert log.active.offset_index.entries == 0
+    append(log, epoch=1, producer_id=1, producer_epoch=0, base_sequence=5)
+    assert log.end_offset == 6
+    assert [offset for offset, _, _ in contents(log)] == list(range(6))
+
+
+def test_truncation_beyond_the_end_changes_nothing(open_log: Opener) -> None:
+    log = open_log()
+    append(log, 3)
+    assert not log.truncate_to(3)
+    assert not log.truncate_to(10)
+    assert log.end_offset == 3
+
+
+def test_truncation_below_the_first_segment_begins_anew_there(open_log: Opener) -> None:
+    log = open_log(start_offset=100)
+    append(log, 3, epoch=2)
+    assert log.truncate_to(50)
+    assert (log.start_offset, log.end_offset, log.high_watermark, bases(log)) == (50, 50, 50, [50])
+    assert log.epochs.entries == []
+    append(log)
+    assert [offset for offset, _, _ in contents(log)] == [50]
+
+
+def test_truncation_of_all_begins_anew_at_any_offset(open_log: Opener) -> None:
+    log = open_log(segment_bytes=2 * SIZE)
+    append(log, 5)
+    log.truncate_fully_and_start_at(1000)
+    assert (log.start_offset, log.end_offset, bases(log), log.size) == (1000, 1000, [1000], 0)
+    append(log)
+    log.close()
+    log = open_log(segment_bytes=2 * SIZE)
+    assert (log.start_offset, log.end_offset) == (1000, 1001)
+
+
+def test_truncation_into_an_open_transaction_opens_it_again(open_log: Opener) -> None:
+    log = open_log()
+    append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    append_marker(log, 1, commit=False)
+    assert log.last_stable_offset == 2
+    assert len(log.aborted_transactions(0, 2)) == 1
+    log.truncate_to(1)
+    assert log.aborted_transactions(0, 2) == []
+    assert log.last_stable_offset == 0
+    assert log.last_producer_entry(1).txn_first_offset == 0  # type: ignore[union-attr]
+
+
+# --- swapping in cleaned segments
+
+
+def cleaned_segment(log: Log, base: int, keep: list[int], suffix: str = ".cleaned") -> LogSegment:
+    segment = LogSegment.create(str(log.dir), base, log.config, log.clock.now_ms(), suffix=suffix)
+    for offset in keep:
+        segment.append_batches(build([(b"k", b"v" * 20)], START_MS, base_offset=offset, leader_epoch=0))
+    segment.become_inactive()
+    return segment
+
+
+def test_cleaned_segments_take_the_place_of_those_they_were_made_from(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE, file_delete_delay_ms=0)
+    append(log, 7)
+    old = list(log.segments)[:3]
+    log.replace_segments([cleaned_segment(log, 0, [1, 4])], old)
+    assert bases(log) == [0, 6]
+    assert [offset for offset, _, _ in contents(log)] == [1, 4, 6]
+    assert log.read(2, 1000, limit=7, min_one_batch=True).slice.read()[7] == 4  # type: ignore[union-attr]
+    for deletion in log.take_due_deletions(clock.ms):
+        deletion.run()
+    assert [n for n in names(log) if n.endswith(".log")] == [f"{n:020d}.log" for n in (0, 6)]
+    assert not [n for n in names(log) if "swap" in n or "cleaned" in n or "deleted" in n]
+    log.close()
+    log = open_log(segment_bytes=2 * SIZE)
+    assert [offset for offset, _, _ in contents(log)] == [1, 4, 6]
+
+
+class Crash(BaseException):
+    pass
+
+
+@pytest.mark.usefixtures("no_fsync")
+def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(segment_bytes=2 * SIZE, file_delete_delay_ms=0)
+    real = os.rename
+    outcomes = []
+    for step in range(1000):
+        folder = tmp_path / f"run-{step}" / "orders-0"
+        log = Log.open(folder, TP, config, clock)
+        append(log, 9)
+        log.flush()
+        old = list(log.segments)[:4]
+        new = [cleaned_segment(log, 0, [1, 3]), cleaned_segment(log, 4, [5, 7])]
+        left = step
+
+        def rename(source: str, target: str) -> None:
+            nonlocal left
+            if not left:
+                raise Crash
+            left -= 1
+            real(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", rename)
+            try:
+                log.replace_segments(new, old)
+                done = True
+            except Crash:
+                done = False
+        log.abandon()
+        again = Log.open(folder, TP, config, clock, clean_shutdown=False, recovery_point=9)
+        kept = [offset for offset, _, _ in contents(again)]
+        assert kept in (list(range(9)), [1, 3, 5, 7, 8]), (step, kept)
+        assert not [n for n in names(again) if n.endswith((".swap", ".cleaned", ".deleted"))]
+        for segment in again.segments:
+            segment.check()
+        outcomes.append(len(kept))
+        again.abandon()
+        shutil.rmtree(folder)
+        if done:
+            break
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) == {9, 5}
+
+
+# --- renaming the folder
+
+
+def test_a_deleted_log_moves_out_of_the_way_under_a_unique_name(open_log: Opener) -> None:
+    log = open_log()
+    append(log)
+    before = log.dir
+    after = log.rename_for_delete()
+    assert not before.exists()
+    assert after.name.startswith("orders-0.") and after.name.endswith("-delete")
+    assert (after / "00000000000000000000.log").exists()
+
+
+def test_the_name_of_a_deleted_log_is_never_too_long_for_the_file_system(tmp_path: Path, clock: FakeClock) -> None:
+    topic = "t" * 249
+    log = Log.open(tmp_path / f"{topic}-0", TP._replace(topic=topic), LogConfig(), clock)
+    assert len(log.rename_for_delete().name) == 255
+
+
+def test_a_log_lives_on_in_a_renamed_folder(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=2 * SIZE)
+    append(log, 3)
+    moved = log.rename_dir("orders-0.abc-future")
+    append(log, 4, epoch=7)
+    log.roll()
+    assert [offset for offset, _, _ in contents(log)] == list(range(7))
+    log.close()
+    assert (moved / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n7 3\n"
+    again = Log.open(moved, TP, LogConfig(), clock)
+    assert again.end_offset == 7
+    again.close()
+
+
+def test_the_id_of_a_topic_is_written_once_and_held_against_another(open_log: Opener) -> None:
+    log = open_log()
+    topic_id, other = uuid4(), uuid4()
+    log.set_topic_id(topic_id)
+    log.set_topic_id(topic_id)
+    with pytest.raises(KafkaError) as raised:
+        log.set_topic_id(other)
+    assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+    text = (log.dir / "partition.metadata").read_text()
+    lines = text.split("\n")
+    assert lines[0] == "version: 0"
+    assert len(lines) == 2 and len(lines[1]) == len("topic_id: ") + 22
+    log.close()
+    assert open_log().topic_id == topic_id

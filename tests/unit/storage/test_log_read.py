@@ -1,0 +1,321 @@
+"""Reading from a log: which bytes a fetch gets, and what is found by time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import batches
+from kavka.storage import segment as segment_module
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+from kavka.storage.log_read import ColdRead, LogRead
+from tests.support.logs import START_MS, TP, FakeClock, append_marker, build
+from tests.unit.storage.conftest import Opener
+
+
+def fill(log: Log, count: int, records: int = 2, size: int = 20) -> None:
+    for n in range(count):
+        data = build([(b"k", b"v" * size)] * records, START_MS + n * 10)
+        log.stage_as_leader(memoryview(data), 0)
+    log.write_staged()
+    log.set_high_watermark(log.end_offset)
+
+
+def read(
+    log: Log, offset: int, max_bytes: int = 1 << 20, *, limit: int | None = None, min_one: bool = True
+) -> LogRead | None:
+    return log.read(offset, max_bytes, limit=log.high_watermark if limit is None else limit, min_one_batch=min_one)
+
+
+def offsets(found: LogRead | None) -> list[int]:
+    assert found is not None
+    return [batch.base_offset for batch in batches(found.slice.read())]
+
+
+def forget_recent(log: Log) -> None:
+    for segment in log.segments:
+        segment.forget_recent()
+
+
+@pytest.mark.parametrize("recent", [True, False])
+def test_a_read_begins_with_the_batch_that_holds_the_offset_and_ends_before_the_limit(
+    open_log: Opener, recent: bool
+) -> None:
+    log = open_log(index_interval_bytes=200)
+    fill(log, 50)
+    if not recent:
+        forget_recent(log)
+    for offset in range(100):
+        found = read(log, offset)
+        assert offsets(found) == list(range(offset - offset % 2, 100, 2))
+        assert found is not None and found.recent is recent
+    assert offsets(read(log, 31, limit=40)) == [30, 32, 34, 36, 38]
+    assert read(log, 40, limit=40) is None
+    assert read(log, 100) is None
+
+
+def test_the_positions_of_the_last_batches_are_enough_however_many_there_were(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_module, "RECENT", 16)
+    log = open_log(index_interval_bytes=300)
+    for _ in range(30):
+        fill(log, 5)
+        assert len(log.active.recent_last) <= 32
+    for offset in (0, 100, 200, 290, 299):
+        found = read(log, offset)
+        assert offsets(found)[0] == offset - offset % 2
+    found = read(log, 299)
+    assert found is not None and found.recent
+
+
+def test_a_tail_may_be_cut_but_the_first_batch_comes_whole_when_it_must(open_log: Opener) -> None:
+    log = open_log()
+    fill(log, 3)
+    size = log.active.size // 3
+    found = read(log, 0, size + 10)
+    assert found is not None and len(found.slice) == size + 10
+    assert found.first_batch_complete
+    found = read(log, 2, 5)
+    assert found is not None and len(found.slice) == size
+    found = read(log, 2, 5, min_one=False)
+    assert found is not None and len(found.slice) == 5
+    assert not found.first_batch_complete and found.first_batch_size == size
+    assert read(log, 2, 0, min_one=False) is None
+
+
+def test_a_read_stays_in_one_segment_and_the_next_one_begins_where_it_ended(open_log: Opener) -> None:
+    log = open_log(segment_bytes=500)
+    fill(log, 20)
+    assert len(log.segments) > 3
+    seen: list[int] = []
+    at = 0
+    while at < log.end_offset:
+        found = read(log, at)
+        seen += offsets(found)
+        at = seen[-1] + 2
+    assert seen == list(range(0, 40, 2))
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 41])
+def test_offsets_outside_of_the_log_are_out_of_range(open_log: Opener, offset: int) -> None:
+    log = open_log()
+    fill(log, 20)
+    log.delete_records_before(4)
+    with pytest.raises(KafkaError) as raised:
+        read(log, offset)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_an_offset_in_a_gap_gets_the_next_batch_in_this_or_a_later_segment(open_log: Opener) -> None:
+    log = open_log()
+    for offset in (5, 20, 21):
+        log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=offset, leader_epoch=0))
+    log.roll()
+    log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=50, leader_epoch=0))
+    log.set_high_watermark(51)
+    for recent in (True, False):
+        if not recent:
+            forget_recent(log)
+        assert offsets(read(log, 0)) == [5, 20, 21]
+        assert offsets(read(log, 6)) == [20, 21]
+        assert offsets(read(log, 22)) == [50]
+        assert read(log, 22, limit=22) is None
+        assert offsets(read(log, 6, limit=21)) == [20]
+
+
+def test_empty_segments_on_the_way_are_passed_over(open_log: Opener) -> None:
+    log = open_log()
+    log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=2**33, leader_epoch=0))
+    log.set_high_watermark(2**33 + 1)
+    assert [s.base_offset for s in log.segments] == [0, 2**33]
+    assert offsets(read(log, 7)) == [2**33]
+
+
+def test_messages_of_the_old_formats_are_found_by_their_offsets(open_log: Opener) -> None:
+    log = open_log(index_interval_bytes=100)
+    for magic, base in ((0, 0), (1, 10)):
+        for n in range(10):
+            data = build([(b"k", b"v")], START_MS, magic=magic, base_offset=base + n)
+            log.append_as_follower(data)
+    log.set_high_watermark(20)
+    for recent in (True, False):
+        if not recent:
+            forget_recent(log)
+        assert offsets(read(log, 7)) == list(range(7, 20))
+    assert log.offset_for_timestamp(START_MS).offset == 10  # type: ignore[union-attr]
+
+
+def test_a_slice_can_be_sent_after_its_segment_was_deleted(open_log: Opener, clock: FakeClock) -> None:
+    log = open_log(segment_bytes=300, retention_bytes=0, file_delete_delay_ms=0)
+    fill(log, 10)
+    found = read(log, 0)
+    assert found is not None
+    expected = found.slice.read()
+    log.delete_old_segments()
+    for deletion in log.take_due_deletions(clock.ms):
+        deletion.run()
+    assert list(log.dir.glob("*.deleted")) == []
+    assert found.slice.read() == expected
+    assert found.slice.tail(10).read() == expected[10:]
+
+
+def test_a_slice_of_a_closed_log_is_an_error_not_another_files_bytes(open_log: Opener) -> None:
+    log = open_log()
+    fill(log, 3)
+    found = read(log, 0)
+    assert found is not None
+    log.close()
+    with pytest.raises(OSError, match="closed"):
+        found.slice.read()
+
+
+def test_no_log_file_is_read_for_a_fetch_near_the_end(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log()
+    fill(log, 100)
+
+    def unexpected(*args: object) -> bytes:
+        raise AssertionError("read a file")
+
+    monkeypatch.setattr(os, "pread", unexpected)
+    monkeypatch.setattr(os, "preadv", unexpected)
+    assert read(log, 150) is not None
+    assert read(log, 150, limit=180) is not None
+    assert log.bytes_between(150, 180) == log.active.size * 15 // 100
+
+
+def test_what_is_not_in_the_page_cache_is_said_instead_of_waited_for(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(index_interval_bytes=500)
+    fill(log, 100)
+    forget_recent(log)
+
+    def cold(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
+        raise BlockingIOError(errno.EAGAIN, "would block")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", cold)
+        with pytest.raises(ColdRead) as raised:
+            log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
+    assert raised.value.slice.read()
+    found = log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
+    assert offsets(found)[0] == 100
+
+
+def test_bytes_between_offsets_are_counted_over_segments(open_log: Opener) -> None:
+    log = open_log(segment_bytes=400, index_interval_bytes=0)
+    fill(log, 20)
+    size = log.size // 20
+    assert log.bytes_between(0, 40) == log.size
+    assert log.bytes_between(40, 40) == 0
+    assert log.bytes_between(39, 0) == 0
+    for start, end in ((0, 10), (6, 30), (20, 40), (38, 40)):
+        assert abs(log.bytes_between(start, end) - (end - start) // 2 * size) <= 2 * size
+
+
+def test_the_upper_bound_of_a_read_is_near_its_end(open_log: Opener) -> None:
+    log = open_log(index_interval_bytes=200, segment_bytes=2000)
+    fill(log, 60)
+    for recent in (True, False):
+        if not recent:
+            forget_recent(log)
+        found = read(log, 0, 400)
+        assert found is not None
+        last = offsets(found)[-1] + 1
+        assert last < found.upper_bound() <= last + 8
+        found = read(log, 0, 1 << 20)
+        assert found is not None
+        assert found.upper_bound() == log.segments[1].base_offset
+
+
+def test_aborted_transactions_are_found_for_what_is_read(open_log: Opener) -> None:
+    log = open_log(segment_bytes=400)
+    for n, pid in enumerate((1, 2, 1, 2)):
+        data = build(
+            [(b"k", b"v" * 30)], START_MS, producer_id=pid, producer_epoch=0, base_sequence=n // 2, transactional=True
+        )
+        log.stage_as_leader(memoryview(data), 0)
+        log.write_staged()
+        append_marker(log, pid, commit=pid == 2)
+    assert len(log.segments) > 1
+    assert [(t.producer_id, t.first_offset, t.last_offset) for t in log.aborted_transactions(0, 8)] == [
+        (1, 0, 1),
+        (1, 4, 5),
+    ]
+    assert [t.first_offset for t in log.aborted_transactions(2, 8)] == [4]
+    assert [t.first_offset for t in log.aborted_transactions(0, 4)] == [0]
+    assert log.last_stable_offset == 8
+
+
+def test_a_transaction_holds_the_last_stable_offset_back_until_its_marker_is_replicated(open_log: Opener) -> None:
+    log = open_log()
+    fill(log, 1)
+    data = build([(b"k", b"v")], START_MS, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    log.stage_as_leader(memoryview(data), 0)
+    log.write_staged()
+    fill(log, 1)
+    assert (log.high_watermark, log.last_stable_offset) == (5, 2)
+    append_marker(log, 1, commit=True)
+    assert (log.high_watermark, log.last_stable_offset) == (6, 6)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_time_is_found_to_the_record(open_log: Opener, codec: int) -> None:
+    from kavka.records.builder import BatchBuilder
+    from kavka.records.record import Record
+
+    log = open_log(segment_bytes=600, index_interval_bytes=100)
+    for n in range(20):
+        builder = BatchBuilder(codec=codec)
+        for m in range(3):
+            builder.append(Record(timestamp=START_MS + n * 30 + m * 10, key=None, value=b"x" * 30))
+        log.stage_as_leader(memoryview(bytearray(builder.build())), 0)
+    log.write_staged()
+    assert len(log.segments) > 2
+    for offset in range(60):
+        for early in (0, 9):
+            found = log.offset_for_timestamp(START_MS + offset * 10 - early)
+            assert found is not None
+            assert (found.offset, found.timestamp, found.leader_epoch) == (offset, START_MS + offset * 10, 0)
+    assert log.offset_for_timestamp(START_MS + 591) is None
+
+
+def test_times_before_the_start_offset_are_not_found(open_log: Opener) -> None:
+    log = open_log()
+    fill(log, 10)
+    log.delete_records_before(7)
+    found = log.offset_for_timestamp(0)
+    assert found is not None and found.offset == 7
+
+
+def test_the_largest_timestamp_need_not_be_at_the_end(open_log: Opener) -> None:
+    log = open_log(segment_bytes=300)
+    assert log.offset_of_max_timestamp() is None
+    for n in (5, 3, 90, 90, 20, 30, 10):
+        log.stage_as_leader(memoryview(build([(b"k", b"v" * 20)] * 2, START_MS + n)), 0)
+    log.write_staged()
+    found = log.offset_of_max_timestamp()
+    assert found is not None and (found.offset, found.timestamp) == (4, START_MS + 90)
+    log.close()
+    log = open_log(segment_bytes=300)
+    found = log.offset_of_max_timestamp()
+    assert found is not None and (found.offset, found.timestamp) == (4, START_MS + 90)
+
+
+def test_a_closed_log_opens_with_no_descriptor_held_and_reads_as_before(tmp_path: Path, clock: FakeClock) -> None:
+    log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
+    fill(log, 10)
+    log.close()
+    before = len(os.listdir("/proc/self/fd"))
+    log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
+    assert len(os.listdir("/proc/self/fd")) == before
+    log.set_high_watermark(20)
+    assert offsets(read(log, 3)) == list(range(2, 20, 2))
+    log.close()
+    assert len(os.listdir("/proc/self/fd")) == before
