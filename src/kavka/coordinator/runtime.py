@@ -343,7 +343,10 @@ class ShardHost(Generic[S]):
         log_ = self.partition.log
         assert log_ is not None
         self._load_position = log_.start_offset
-        log.info("Loading %s from offset %d to %d", self.partition.topic_partition, log_.start_offset, log_.end_offset)
+        if log_.end_offset > log_.start_offset:
+            log.info(
+                "Loading %s from offset %d to %d", self.partition.topic_partition, log_.start_offset, log_.end_offset
+            )
         self._load_next()
 
     def _load_next(self) -> None:
@@ -402,7 +405,6 @@ class ShardHost(Generic[S]):
 
     def _loaded(self) -> None:
         self.state = HostState.ACTIVE
-        log.info("Loaded %s", self.partition.topic_partition)
         for outcome in self.shard.on_loaded():
             self.follow_up(outcome)
 

@@ -155,7 +155,7 @@ class FakeLog:
 
 
 class FakePartition:
-    """Leads unless told otherwise. `hold` keeps the high watermark from following, `failure` makes the next write fail."""
+    """Leads unless told otherwise. `hold` keeps the high watermark from following, `failure` makes writes fail."""
 
     def __init__(self, index: int = 0, topic: str = "__consumer_offsets", log: FakeLog | None = None) -> None:
         self.topic_partition = TopicPartition(topic, index)

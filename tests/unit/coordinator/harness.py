@@ -145,7 +145,8 @@ class Harness:
             protocol_type=protocol[0],
             protocol_name=protocol[1],
             assignments=[
-                SyncGroupRequestAssignment(member_id=name, assignment=data) for name, data in (assignments or {}).items()
+                SyncGroupRequestAssignment(member_id=name, assignment=data)
+                for name, data in (assignments or {}).items()
             ],
         )
         try:

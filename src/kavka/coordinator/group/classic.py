@@ -542,4 +542,3 @@ def _join_key(group: ClassicGroup) -> tuple[str, str]:
 
 def _sync_key(group: ClassicGroup) -> tuple[str, str]:
     return ("sync", group.group_id)
-
