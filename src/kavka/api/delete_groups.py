@@ -28,9 +28,7 @@ async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGro
     names = list(dict.fromkeys(request.groups_names))
     codes = await asyncio.gather(*(_delete(ctx, name) for name in names))
     return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=name, error_code=code) for name, code in zip(names, codes, strict=True)
-        ]
+        results=[DeletableGroupResult(group_id=name, error_code=code) for name, code in zip(names, codes, strict=True)]
     )
 
 

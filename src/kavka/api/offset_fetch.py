@@ -139,9 +139,7 @@ def _fetch(
             _partition(shard, asked.group_id, name, topic.topic_id, index, require_stable)
             for index in topic.partition_indexes
         ]
-        answer.topics.append(
-            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-        )
+        answer.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return answer
 
 
@@ -209,6 +207,4 @@ async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) ->
 
 
 def _old_partition(index: int, code: int) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(
-        partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code
-    )
+    return OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code)
