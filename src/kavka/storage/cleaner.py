@@ -26,7 +26,7 @@ from kavka.records.batch import HEADER_SIZE, LENGTH_AND_MAGIC, LOG_OVERHEAD, Bat
 from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerStats, LastRecord, index_batch
 from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
 from kavka.storage.log import Log
-from kavka.storage.offset_map import OffsetMap
+from kavka.storage.offset_map import OffsetMap, make_offset_map
 from kavka.storage.pace import Pace, Stopped
 from kavka.storage.segment import LogSegment
 from kavka.storage.transaction_index import AbortedTxn
@@ -225,7 +225,7 @@ class LogCleaning:
     def _build_map(self, step: _MapStep) -> None:
         span = self.upper_bound - self.first_dirty_offset
         settings = self.settings
-        offset_map = self._map = OffsetMap(settings.dedupe_buffer_size, settings.io_buffer_load_factor, span)
+        offset_map = self._map = make_offset_map(settings.dedupe_buffer_size, settings.io_buffer_load_factor, span)
         transactions = CleanedTransactions()
         transactions.add(step.aborted)
         breathe = self.pace.breathe

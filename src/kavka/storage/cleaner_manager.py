@@ -260,6 +260,12 @@ class CleanerJob(Job):
             return self._ended(cleaning, error)
         try:
             result = cleaning.finish()
+        except OSError as failure:
+            # The swap was cut in the middle: only opening the log anew makes it whole.
+            self._ended(cleaning, Stopped())
+            if self._log_dir is not None:
+                self._dir_failed(self._log_dir, failure)
+            return not self._stopped
         except Exception as failure:
             return self._ended(cleaning, failure)
         if result is not None:

@@ -88,35 +88,43 @@ def entries(body: bytes, count: int) -> list[Entry]:
     size = len(body)
     try:
         for _ in range(count):
+            # Numbers of one byte are read here, lengths and deltas of two as well, others by decode_varint.
             start = pos
             n = body[pos]
             if n < 128:
-                pos += 1
-                length = n >> 1 ^ -(n & 1)
+                end = pos + 1 + (n >> 1 ^ -(n & 1))
+                pos += 2
+            elif (m := body[pos + 1]) < 128:
+                n = n & 127 | m << 7
+                end = pos + 2 + (n >> 1 ^ -(n & 1))
+                pos += 3
             else:
-                length, pos = decode_varint(body, pos)
-            end = pos + length
-            pos += 1
+                n, pos = decode_varint(body, pos)
+                end = pos + n
+                pos += 1
             while body[pos] > 127:
                 pos += 1
-            pos += 1
-            n = body[pos]
+            n = body[pos + 1]
             if n < 128:
-                pos += 1
                 delta = n >> 1 ^ -(n & 1)
+                pos += 2
+            elif (m := body[pos + 2]) < 128:
+                n = n & 127 | m << 7
+                delta = n >> 1 ^ -(n & 1)
+                pos += 3
             else:
-                delta, pos = decode_varint(body, pos)
+                delta, pos = decode_varint(body, pos + 1)
             n = body[pos]
             if n < 128:
                 pos += 1
-                length = n >> 1 ^ -(n & 1)
+                n = n >> 1 ^ -(n & 1)
             else:
-                length, pos = decode_varint(body, pos)
-            if length < 0:
+                n, pos = decode_varint(body, pos)
+            if n < 0:
                 key = None
             else:
-                key = body[pos : pos + length]
-                pos += length
+                key = body[pos : pos + n]
+                pos += n
             # A null value is length -1, which zigzag makes 1.
             tombstone = body[pos] == 1
             if not pos < end <= size:
@@ -243,7 +251,7 @@ def index_batch(
     elif batch.count:
         base = batch.base_offset
         found = iter(
-            [(e.key, base + e.offset_delta) for e in entries(body_of(batch), batch.count) if e.key is not None]
+            [(key, base + delta) for _, _, delta, key, _ in entries(body_of(batch), batch.count) if key is not None]
         )
         stats.map_records += batch.count
         skip = start_offset > base
@@ -320,17 +328,17 @@ class BatchFilter:
 
     def _kept(self, batch: Batch, found: list[Entry], keep_tombstones: bool) -> list[Entry]:
         base = batch.base_offset
-        latest = self.offset_map.latest_offset
+        latest = self.offset_map.latest_offset - base
         newest = self.offset_map.get
         kept: list[Entry] = []
         for begin in range(0, len(found), SLICE):
             for entry in found[begin : begin + SLICE]:
-                offset = base + entry.offset_delta
-                if offset > latest:
+                _, _, delta, key, tombstone = entry
+                if delta > latest:
                     kept.append(entry)
-                elif entry.key is None:
+                elif key is None:
                     self.stats.keyless += 1
-                elif (keep_tombstones or not entry.tombstone) and offset >= newest(entry.key):
+                elif (keep_tombstones or not tombstone) and base + delta >= newest(key):
                     kept.append(entry)
             self.breathe()
         return kept

@@ -35,6 +35,9 @@ from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
 
+CLOSING_THREADS = 8
+"""Closing a log is waiting for the disk, and file systems make many fsyncs at once into few."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
@@ -79,7 +82,7 @@ class LogManager:
             raise LogDirError("log.dirs names no directory")
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDir] = {}
-        self._unreadable: dict[TopicPartition, str] = {}
+        self._unreadable: dict[TopicPartition, tuple[Path, str]] = {}
         self._offline: dict[TopicPartition, LogDir] = {}
         self._preferred: dict[TopicPartition, LogDir] = {}
         self.strangers: list[Path] = []
@@ -183,7 +186,8 @@ class LogManager:
                 if item.log is not None:
                     item.log.abandon()
             elif item.log is None:
-                self._unreadable[item.partition] = str(item.error)
+                if not item.unique:
+                    self._unreadable[item.partition] = (item.path, str(item.error))
                 logger.error("%s cannot be opened and is left alone: %s", item.path, item.error)
             elif not item.unique:
                 high_watermark = high_watermarks[item.log_dir].get(item.partition)
@@ -235,10 +239,14 @@ class LogManager:
             yield move.future
 
     def dir_of(self, log: Log) -> LogDir:
-        move = self._moves.moves.get(log.topic_partition)
-        if move is not None and move.future is log:
+        """KeyError for a log that was deleted or exchanged."""
+        partition = log.topic_partition
+        if self._logs.get(partition) is log:
+            return self._homes[partition]
+        move = self._moves.moves[partition]
+        if move.future is log:
             return move.target
-        return self._homes[log.topic_partition]
+        raise KeyError(partition)
 
     def dir_at(self, path: str | os.PathLike[str]) -> LogDir | None:
         wanted = Path(os.path.abspath(path))
@@ -269,7 +277,7 @@ class LogManager:
                 log.set_topic_id(topic_id)
             return log
         if partition in self._unreadable:
-            raise _storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition]}.")
+            raise _storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
         if partition in self._offline or (not is_new and len(self.online_dirs) < len(self.dirs)):
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
         log_dir = self._place(partition)
@@ -321,6 +329,9 @@ class LogManager:
             move.drop()
         log = self._logs.pop(partition, None)
         if log is None:
+            unreadable = self._unreadable.pop(partition, None)
+            if unreadable is not None:
+                self._deletion.add(unreadable[0].rename(unreadable[0].with_name(marked_name(partition, DELETE))), 0)
             return
         self.cleaner.forget(partition)
         self._flush.unwatch(log)
@@ -432,6 +443,7 @@ class LogManager:
         try:
             log_dir = self.dir_of(log)
         except KeyError:
+            # A worker may have missed files of a log whose folder was renamed meanwhile.
             return True
         self._dir_failed(log_dir, error)
         return True
@@ -539,7 +551,7 @@ class LogManager:
             if doomed.log is not None:
                 doomed.log.abandon()
         for log_dir, there in logs.items():
-            clean = _close_all(there, self.settings.recovery_threads_per_data_dir)
+            clean = _close_all(there, max(CLOSING_THREADS, self.settings.recovery_threads_per_data_dir))
             try:
                 if clean:
                     log_dir.recovery_points.write(points[log_dir])

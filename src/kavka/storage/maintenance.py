@@ -6,6 +6,7 @@ the loop is never away for long however many partitions there are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -48,7 +49,7 @@ class SweepJob(Job):
             self._left = iter(list(self._manager.logs()))
         end = time.perf_counter() + SLICE_S
         for log in self._left:
-            if log.closed:
+            if self._manager.get(log.topic_partition) is not log:
                 continue
             try:
                 self._each(log)
@@ -218,8 +219,8 @@ class DeletionJob(Job):
 
     def run(self) -> None:
         for folder in {Path(os.path.dirname(path)) for deletion in self._files for path in deletion.paths[:1]}:
-            # The names that replace these files must be on disk before the files go.
-            if folder.exists():
+            # The names that replace these files must be on disk before the files go. A folder may have been renamed.
+            with contextlib.suppress(FileNotFoundError):
                 fsync_dir(folder)
         for deletion in self._files:
             deletion.run()

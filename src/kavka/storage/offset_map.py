@@ -1,14 +1,9 @@
 """The table with which the cleaner remembers the last offset of every key of the dirty part of a log.
 
-It takes 25 bytes a slot whatever the keys are, in three flat buffers, so that `log.cleaner.dedupe.buffer.size` is what
-it really takes; a dict takes 130 bytes an entry and more (docs/decisions/0002-compaction-map.md has the figures).
-
-    tags     1 byte a slot    0: free; else a byte of the hash, by which a bucket is searched with one memchr
-    prints   16 bytes a slot  the key's fingerprint: the key itself and its length up to 15 bytes, else its BLAKE2b hash
-    offsets  8 bytes a slot   the highest offset seen
-
-Slots are in buckets of 64, filled from the front. A key lives in the bucket its hash names, or, when that is full, in
-the next that has room; nothing is ever removed, so a bucket whose last slot is free ends a search.
+`log.cleaner.dedupe.buffer.size` bounds what it really takes, whatever the keys are: they are kept by a fingerprint, the
+key itself where it is shorter than 16 bytes, else its BLAKE2b hash of 16 bytes. There are two kinds, chosen by how many
+keys there may be (docs/decisions/0002-compaction-map.md has the figures): a dict, three times as fast, which takes up
+to 192 bytes a key, and a packed table of 25 bytes a key.
 """
 
 from __future__ import annotations
@@ -19,50 +14,108 @@ from collections.abc import Iterable
 
 BUCKET = 64
 BYTES_PER_SLOT = 25
+BYTES_PER_DICT_ENTRY = 192
+"""At its worst: while it grows, with the objects for key and offset."""
 
 _SHORT = 16
 _PAD = tuple(bytes(_SHORT - 1 - n) + bytes((n,)) for n in range(_SHORT))
-
-
-def fingerprint(key: bytes) -> bytes:
-    n = len(key)
-    return key + _PAD[n] if n < _SHORT else hashlib.blake2b(key, digest_size=_SHORT).digest()
 
 
 class OffsetMap:
     """Key -> highest offset. Used by one thread.
 
     `latest_offset` is the last offset that the map speaks for: a record past it was not seen and must be kept.
+    `limit` is how many keys it takes.
     """
 
-    __slots__ = ("_buckets", "_offsets", "_prints", "_tags", "latest_offset", "limit", "size", "slots")
+    __slots__ = ("latest_offset", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.latest_offset = -1
+
+    @property
+    def size(self) -> int:
+        raise NotImplementedError
+
+    def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
+        """Offsets must come in ascending order. False when the map became full: the entries up to there are in it,
+        which does no harm as long as `latest_offset` stays below them."""
+        raise NotImplementedError
+
+    def get(self, key: bytes) -> int:
+        """The highest offset put for `key`, or -1."""
+        raise NotImplementedError
+
+
+def make_offset_map(buffer_bytes: int, load_factor: float = 0.9, expected: int | None = None) -> OffsetMap:
+    """`expected`: an upper bound of the keys to come, where one is known."""
+    if expected is not None and expected * BYTES_PER_DICT_ENTRY <= buffer_bytes:
+        return DictMap(max(1, expected))
+    return PackedMap(buffer_bytes, load_factor, expected)
+
+
+class DictMap(OffsetMap):
+    __slots__ = ("_offsets",)
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._offsets: dict[bytes, int] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._offsets)
+
+    def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
+        offsets = self._offsets
+        digest = hashlib.blake2b
+        for key, offset in entries:
+            offsets[key if len(key) < _SHORT else digest(key, digest_size=_SHORT).digest()] = offset
+            if len(offsets) > self.limit:
+                return False
+        return True
+
+    def get(self, key: bytes) -> int:
+        if len(key) >= _SHORT:
+            key = hashlib.blake2b(key, digest_size=_SHORT).digest()
+        return self._offsets.get(key, -1)
+
+
+class PackedMap(OffsetMap):
+    """Three flat buffers:
+
+        tags     1 byte a slot    0: free; else a byte of the hash, by which a bucket is searched with one memchr
+        prints   16 bytes a slot  fingerprints; a key that is its own is padded, with its length in the last byte
+        offsets  8 bytes a slot
+
+    Slots are in buckets of 64, filled from the front. A key lives in the bucket its hash names, or, when that is full,
+    in the next that has room; nothing is ever removed, so a bucket whose last slot is free ends a search.
+    """
+
+    __slots__ = ("_buckets", "_offsets", "_prints", "_size", "_tags", "slots")
 
     def __init__(self, buffer_bytes: int, load_factor: float = 0.9, expected: int | None = None) -> None:
-        """`expected`: an upper bound of the keys to come, where one is known: a small log gets a small table."""
         slots = max(BUCKET, buffer_bytes // BYTES_PER_SLOT)
         if expected is not None:
             slots = min(slots, int(max(1, expected) / load_factor) + BUCKET)
         self._buckets = max(1, slots // BUCKET)
         self.slots = self._buckets * BUCKET
-        self.limit = max(1, min(int(self.slots * load_factor), self.slots - 1))
-        self.size = 0
-        self.latest_offset = -1
+        super().__init__(max(1, min(int(self.slots * load_factor), self.slots - 1)))
+        self._size = 0
         self._tags = bytearray(self.slots)
         self._prints = bytearray(self.slots * _SHORT)
         self._offsets = array("q", bytes(8)) * self.slots
 
     @property
-    def full(self) -> bool:
-        return self.size >= self.limit
+    def size(self) -> int:
+        return self._size
 
     def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
-        """Offsets must come in ascending order. False when the map became full: the entries up to there are in it,
-        which does no harm as long as `latest_offset` stays below them."""
         tags, prints, offsets, buckets = self._tags, self._prints, self._offsets, self._buckets
         find = tags.find
         same = prints.startswith
         digest = hashlib.blake2b
-        size, limit = self.size, self.limit
+        size, limit = self._size, self.limit
         for key, offset in entries:
             n = len(key)
             mark = key + _PAD[n] if n < _SHORT else digest(key, digest_size=_SHORT).digest()
@@ -81,7 +134,7 @@ class OffsetMap:
                 slot = find(0, start, end)
                 if slot >= 0:
                     if size >= limit:
-                        self.size = size
+                        self._size = size
                         return False
                     tags[slot] = tag
                     prints[slot * _SHORT : (slot + 1) * _SHORT] = mark
@@ -89,14 +142,10 @@ class OffsetMap:
                     size += 1
                     break
                 bucket = (bucket + 1) % buckets
-        self.size = size
+        self._size = size
         return True
 
-    def put(self, key: bytes, offset: int) -> bool:
-        return self.put_all(((key, offset),))
-
     def get(self, key: bytes) -> int:
-        """The highest offset put for `key`, or -1."""
         n = len(key)
         mark = key + _PAD[n] if n < _SHORT else hashlib.blake2b(key, digest_size=_SHORT).digest()
         code = hash(mark)

@@ -16,6 +16,7 @@ WINDOW_S = 0.02
 SHORTEST_PAUSE_S = 0.00005
 BUSY_PAUSES = 4.0
 IDLE_BELOW = 0.2
+SHORTEST_WAIT_S = 0.005
 
 
 class Stopped(Exception):
@@ -29,6 +30,7 @@ class Pace:
     """
 
     __slots__ = (
+        "_debt_s",
         "_loop_clock",
         "_loop_mark",
         "_own_mark",
@@ -50,6 +52,7 @@ class Pace:
         self._slice_end = 0.0
         self._wall_mark = self._own_mark = self._loop_mark = 0.0
         self.moved_bytes = 0
+        self._debt_s = 0.0
 
     def stop(self) -> None:
         self._stop.set()
@@ -90,7 +93,9 @@ class Pace:
     def moved(self, size: int) -> None:
         """Tells of bytes read or written; sleeps as long as keeps the rate. Raises Stopped, also out of that sleep."""
         self.moved_bytes += size
-        rate = self.max_bytes_per_second
-        if rate is not None and size and self._stop.wait(size / rate):
-            raise Stopped
+        if self.max_bytes_per_second is not None:
+            self._debt_s += size / self.max_bytes_per_second
+            if self._debt_s > SHORTEST_WAIT_S:
+                self._stop.wait(self._debt_s)
+                self._debt_s = 0.0
         self.check()

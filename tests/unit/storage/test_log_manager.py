@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -277,6 +278,11 @@ def test_a_log_that_cannot_be_opened_takes_no_other_down(managers, monkeypatch):
     assert again.get(B) is not None and again.get(A) is None and again.is_offline(A)
     with pytest.raises(KafkaError, match="nonsense"):
         again.get_or_create(A)
+    again.delete(A)
+    monkeypatch.undo()
+    assert again.get_or_create(A).end_offset == 0
+    run_now(job(again, "delete-files"))
+    assert sorted(name for name in os.listdir(managers.root / "one") if "-0" in name) == ["a-0", "b-0"]
 
 
 # --- whose directories
@@ -560,6 +566,62 @@ def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
     manager.delete(A)
     cleaner.finish(None)
     assert run_now(cleaner) == 0 and manager.cleaner.current is None and not manager.cleaner.uncleanable
+
+
+def test_a_swap_that_fails_half_way_takes_the_directory_offline_and_the_next_start_makes_the_log_whole(
+    managers, monkeypatch
+):
+    managers.config = COMPACTED
+    manager = managers.start("one", "two")
+    dirty(manager.get_or_create(A))
+    dirty(manager.get_or_create(B))
+    real = os.rename
+    renames = []
+
+    def rename(source, target, **options):
+        if "/one/" in os.fspath(source):
+            renames.append(source)
+            if len(renames) > 5:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", rename)
+    run_now(job(manager, "cleaner"))
+    monkeypatch.undo()
+    assert managers.failed == [("one", [A])]
+    assert manager.cleaner.clean_offsets == {B: 6}
+    managers.crash(manager)
+    again = managers.start("one", "two")
+    assert [offset for offset, *_ in contents(again.get(A))] == [4, 5, 6]
+
+
+def test_the_cleaner_keeps_to_its_rate(managers):
+    managers.config = COMPACTED
+    settings = StorageSettings(cleaner=CleanerSettings(io_max_bytes_per_second=4000.0))
+    manager = managers.start(settings=settings)
+    dirty(manager.get_or_create(A))
+    size = manager.get(A).segments[0].size
+    started = time.monotonic()
+    run_now(job(manager, "cleaner"))
+    cleaned = manager.get(A).segments[0].size
+    # Read twice and written once, but for the last few bytes.
+    assert time.monotonic() - started > (2 * size + cleaned) / 4000 * 0.9
+
+
+def test_a_partition_deleted_while_it_is_flushed_takes_nothing_down(managers):
+    managers.config = replace(CONFIG, flush_ms=0)
+    manager = managers.start("one", "two")
+    append(manager.get_or_create(A), records(b"k"))
+    flush = job(manager, "flush")
+    assert flush.prepare()
+    manager.delete(A)
+    error = None
+    try:
+        flush.run()
+    except OSError as failure:
+        error = failure
+    flush.finish(error)
+    assert not managers.failed and manager.online_dirs == manager.dirs
 
 
 def test_the_cleaner_stops_when_asked_and_leaves_the_log_as_it_was(managers):
