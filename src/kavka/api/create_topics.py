@@ -51,7 +51,7 @@ def _result(ctx: RequestContext, outcome: TopicOutcome) -> CreatableTopicResult:
     if outcome.error is not None:
         result = _refusal(ctx.version, outcome.name, outcome.error)
     else:
-        result = CreatableTopicResult(name=outcome.name)
+        result = CreatableTopicResult(name=outcome.name, error_message=None)
         if ctx.version >= 5:
             result.num_partitions = outcome.partitions
             result.replication_factor = outcome.replication_factor
@@ -71,7 +71,7 @@ def _result(ctx: RequestContext, outcome: TopicOutcome) -> CreatableTopicResult:
 
 
 def _refusal(version: int, name: str, error: KafkaError) -> CreatableTopicResult:
-    result = CreatableTopicResult(name=name, error_code=int(error.code))
+    result = CreatableTopicResult(name=name, error_code=int(error.code), error_message=None)
     if version >= 1:
         result.error_message = error.message
     return result

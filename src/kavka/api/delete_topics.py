@@ -11,7 +11,6 @@ The answer waits until the topic is gone, or the request's time is up; the delet
 
 from __future__ import annotations
 
-from collections import Counter
 from uuid import UUID
 
 from kavka.api.context import RequestContext
@@ -50,14 +49,8 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
         name, error = _resolve(ctx, topic)
         names.append(None if error is not None else name)
         results.append(_result(ctx.version, name, topic.topic_id, error))
-    counts = Counter(name for name in names if name is not None)
-    for index, name in enumerate(names):
-        if name is not None and counts[name] > 1:
-            error = KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
-            results[index] = _result(ctx.version, asked[index].name, asked[index].topic_id, error)
-            names[index] = None
     outcomes = await ctx.broker.topics.delete_topics(
-        [name for name in names if name is not None], timeout_ms=request.timeout_ms
+        list(dict.fromkeys(name for name in names if name is not None)), timeout_ms=request.timeout_ms
     )
     by_name = {outcome.name: outcome for outcome in outcomes}
     for index, name in enumerate(names):

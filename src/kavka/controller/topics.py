@@ -263,8 +263,8 @@ class Topics:
     def _added_partitions(self, asked: MorePartitions, node: TopicNode) -> dict[int, tuple[int, ...]]:
         have = len(node.partitions)
         if asked.count <= have:
-            relation = "has already" if asked.count == have else "cannot have fewer partitions than now:"
-            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic '{asked.name}' {relation} {have}.")
+            why = "" if asked.count == have else ", and cannot get fewer"
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic '{asked.name}' has {have} partitions already{why}.")
         first = node.partitions[0].replicas
         if asked.assignments is None:
             racks = self._controller.context.racks()

@@ -80,8 +80,9 @@ class Settings:
         self.configs = BrokerConfigs(values or {})
 
     def set_dynamic(self, *, default: Any = None, broker: Any = None) -> frozenset[str]:
+        before = self.configs.values
         self.configs = self.configs.with_dynamic(default=default, broker=broker)
-        return frozenset({"any"})
+        return frozenset(name for name, value in self.configs.values.items() if before.get(name) != value)
 
 
 class World:

@@ -1,0 +1,71 @@
+"""A request's way through its handler and its codec, with a real tree and controller, and brokers that only listen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any
+
+from kavka.api import registry
+from kavka.api.context import RequestContext
+from kavka.common.errors import KafkaError
+from kavka.metadata.cluster import ProducerIds
+from tests.unit.controller.support import World, in_world
+
+
+class Settings(dict[str, Any]):
+    """What handlers read from the broker's settings."""
+
+
+class Services:
+    def __init__(self, world: World) -> None:
+        self.broker_id = 0
+        self.cluster_id = "C_AtECe4SGyv8WgkJB6nmA"
+        self.settings = Settings(
+            {
+                "auto.create.topics.enable": True,
+                "delete.topic.enable": True,
+                "max.request.partition.size.limit": 2000,
+            }
+        )
+        self.world = world
+        self.store = world.store
+        self.controller = world.controller
+        self.topics = world.topics
+        self.configs = world.configs
+        self.metadata_cache = world.broker.cache
+        self.producer_ids = ProducerIds(world.store, 0)
+
+
+class Client:
+    """Asks as a client would: everything is encoded and decoded in the version it is asked in."""
+
+    def __init__(self, services: Services, listener: str = "PLAINTEXT") -> None:
+        self.broker = services
+        self.listener = listener
+
+    async def ask(self, request: Any, version: int) -> Any:
+        api = registry.load()[int(request.API_KEY)]
+        assert api.min_version <= version <= api.max_version
+        pieces: list[bytes] = []
+        request.encode(pieces, version)
+        asked, _ = api.request_class.decode(memoryview(b"".join(pieces)), 0, version)
+        ctx = RequestContext(self.broker, version, 1, "test", self.listener, "127.0.0.1", "User:ANONYMOUS")  # type: ignore[arg-type]
+        try:
+            response = api.handle(ctx, asked)
+            if isawaitable(response):
+                response = await response
+        except KafkaError as error:
+            response = api.on_error(asked, version, error)
+        answer: list[bytes] = []
+        response.encode(answer, version)
+        return type(response).decode(memoryview(b"".join(answer)), 0, version)[0]
+
+
+def with_client(folder: Path, body: Callable[[Client], Awaitable[Any]], *, brokers: tuple[int, ...] = (0,)) -> Any:
+    async def in_this(world: World) -> Any:
+        return await asyncio.wait_for(body(Client(Services(world))), 20)
+
+    return in_world(folder, in_this, brokers=brokers)

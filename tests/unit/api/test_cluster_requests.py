@@ -1,0 +1,108 @@
+"""DescribeCluster, DescribeTopicPartitions, InitProducerId."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.controller.topics import NewTopic
+from kavka.protocol.messages.describe_cluster import DescribeClusterRequest
+from kavka.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.unit.api.support import Client, with_client
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        answer = await client.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), version)
+        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, client.broker.cluster_id, 0)
+        assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [
+            (0, "localhost", 9092),
+            (1, "localhost", 9093),
+        ]
+        assert answer.cluster_authorized_operations == 8096
+
+    with_client(tmp_path, body, brokers=(0, 1))
+
+
+def test_controllers_are_not_to_be_found_at_a_broker(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        for endpoint_type, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
+            answer = await client.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
+            assert answer.error_code == code and answer.error_message
+
+    with_client(tmp_path, body)
+
+
+def test_partitions_are_described_a_page_at_a_time(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        topics = [NewTopic("b", 3, 1), NewTopic("a", 2, 1), NewTopic("c", 1, 1)]
+        await client.broker.topics.create_topics(topics, timeout_ms=5000)
+
+        async def page(names: list[str], limit: int, cursor: Any = None) -> tuple[list[Any], Any]:
+            request = DescribeTopicPartitionsRequest(
+                topics=[TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=cursor
+            )
+            answer = await client.ask(request, 0)
+            found = [(t.name, [p.partition_index for p in t.partitions]) for t in answer.topics]
+            return found, answer.next_cursor
+
+        everything = [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
+        assert await page([], 100) == (everything, None)
+        assert await page(["b", "a"], 100) == (everything[:2], None)
+        for limit in (1, 2, 3, 4, 5):
+            seen: list[tuple[str, int]] = []
+            cursor = None
+            while True:
+                found, cursor = await page([], limit, cursor)
+                assert sum(len(indexes) for _, indexes in found) <= limit
+                seen += [(name, index) for name, indexes in found for index in indexes]
+                if cursor is None:
+                    break
+            assert seen == [(name, index) for name, indexes in everything for index in indexes]
+        assert await page([], 2) == (everything[:1], Cursor(topic_name="b", partition_index=0))
+        gone = Cursor(topic_name="aa", partition_index=5)
+        assert await page([], 100, gone) == (everything[1:], None)
+        client.broker.settings["max.request.partition.size.limit"] = 2
+        assert await page([], 100) == (everything[:1], Cursor(topic_name="b", partition_index=0))
+
+    with_client(tmp_path, body)
+
+
+def test_topics_that_cannot_be_described_say_why(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="missing"), TopicRequest(name="a/b")])
+        answer = await client.ask(request, 0)
+        assert [(t.name, t.error_code) for t in answer.topics] == [
+            ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+        request.cursor = Cursor(topic_name="a", partition_index=-1)
+        answer = await client.ask(request, 0)
+        assert {t.error_code for t in answer.topics} == {ErrorCode.INVALID_REQUEST}
+
+    with_client(tmp_path, body)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_producer_gets_an_id_of_its_own(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        given = [await client.ask(request, version) for _ in range(3)]
+        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in given] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+
+    with_client(tmp_path, body)
+
+
+def test_a_transactional_producer_is_told_to_look_again_for_its_coordinator(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        for transactional_id, code in (("t", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("", ErrorCode.INVALID_REQUEST)):
+            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
+            answer = await client.ask(request, 5)
+            assert (answer.error_code, answer.producer_id) == (code, -1)
+
+    with_client(tmp_path, body)

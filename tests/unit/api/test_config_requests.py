@@ -1,0 +1,230 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the codes are those that Apache Kafka 3.9.1 gave."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.controller.topics import NewTopic
+from kavka.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
+from tests.unit.api.support import Client, with_client
+
+E = ErrorCode
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+async def alter(client: Client, kind: int, name: str, *changes: tuple[str, int, str | None], **more: Any) -> ErrorCode:
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            incremental_alter_configs.AlterableConfig(name=n, config_operation=operation, value=value)
+            for n, operation, value in changes
+        ],
+    )
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource], **more)
+    (result,) = (await client.ask(request, 1)).responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    assert (result.error_message is None) == (result.error_code == 0)
+    return ErrorCode(result.error_code)
+
+
+async def replace(client: Client, kind: int, name: str, values: dict[str, str | None], **more: Any) -> ErrorCode:
+    configs = [alter_configs.AlterableConfig(name=n, value=value) for n, value in values.items()]
+    resource = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    request = alter_configs.AlterConfigsRequest(resources=[resource], **more)
+    return ErrorCode((await client.ask(request, 2)).responses[0].error_code)
+
+
+async def describe(client: Client, kind: int, name: str, *keys: str, version: int = 4, **more: Any) -> Any:
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    request = describe_configs.DescribeConfigsRequest(resources=[resource], **more)
+    return (await client.ask(request, version)).results[0]
+
+
+async def value(client: Client, kind: int, name: str, key: str) -> tuple[str, int]:
+    (entry,) = (await describe(client, kind, name, key)).configs
+    return entry.value, entry.config_source
+
+
+def with_topic(folder: Path, body: Any) -> Any:
+    async def run(client: Client) -> Any:
+        await client.broker.topics.create_topics([NewTopic("t", 1, 1)], timeout_ms=5000)
+        return await body(client)
+
+    return with_client(folder, run)
+
+
+def test_a_topics_setting_takes_effect_at_once_and_goes_back_when_deleted(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        configs = client.broker.configs
+        assert await alter(client, TOPIC, "t", ("retention.ms", SET, "5000")) is E.NONE
+        assert configs.log_config("t").retention_ms == 5000
+        assert await value(client, TOPIC, "t", "retention.ms") == ("5000", 1)
+        assert await alter(client, TOPIC, "t", ("retention.ms", SET, "1"), validate_only=True) is E.NONE
+        assert configs.log_config("t").retention_ms == 5000
+        assert await alter(client, TOPIC, "t", ("retention.ms", DELETE, None)) is E.NONE
+        assert await value(client, TOPIC, "t", "retention.ms") == ("604800000", 5)
+
+    with_topic(tmp_path, body)
+
+
+def test_lists_can_be_appended_to_and_subtracted_from(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        assert await alter(client, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) is E.NONE
+        assert await value(client, TOPIC, "t", "cleanup.policy") == ("delete,compact", 1)
+        assert await alter(client, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) is E.NONE
+        assert await alter(client, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) is E.NONE
+        assert await value(client, TOPIC, "t", "cleanup.policy") == ("compact", 1)
+
+    with_topic(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code"),
+    [
+        (TOPIC, "t", [("retention.ms", SET, "soon")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("no.such", SET, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("retention.ms", APPEND, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("cleanup.policy", SUBTRACT, "delete")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("retention.ms", SET, None)], E.INVALID_REQUEST),
+        (TOPIC, "t", [("retention.ms", 9, "1")], E.INVALID_REQUEST),
+        (TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], E.INVALID_REQUEST),
+        (TOPIC, "missing", [("retention.ms", SET, "1")], E.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a/b", [("retention.ms", SET, "1")], E.UNKNOWN_TOPIC_OR_PARTITION),
+        (BROKER, "0", [("broker.id", SET, "3")], E.INVALID_REQUEST),
+        (BROKER, "0", [("num.partitions", SET, "3")], E.INVALID_REQUEST),
+        (BROKER, "0", [("log.retention.ms", SET, "x")], E.INVALID_REQUEST),
+        (BROKER, "", [("advertised.listeners", SET, "PLAINTEXT://x:1")], E.INVALID_REQUEST),
+        (BROKER, "7", [("log.retention.ms", SET, "1")], E.INVALID_REQUEST),
+        (BROKER, "abc", [("log.retention.ms", SET, "1")], E.INVALID_REQUEST),
+        (LOGGER, "0", [("no.such", SET, "INFO")], E.INVALID_CONFIG),
+        (LOGGER, "0", [("root", SET, "LOUD")], E.INVALID_CONFIG),
+        (LOGGER, "0", [("root", APPEND, "INFO")], E.INVALID_REQUEST),
+        (LOGGER, "", [("root", SET, "INFO")], E.INVALID_REQUEST),
+        (3, "0", [("x", SET, "1")], E.INVALID_REQUEST),
+    ],
+)
+def test_an_alteration_that_may_not_be_changes_nothing(
+    tmp_path: Path, kind: int, name: str, changes: Any, code: ErrorCode
+) -> None:
+    async def body(client: Client) -> None:
+        assert await alter(client, kind, name, *changes) is code
+        assert client.broker.configs.topic_overrides("t") == {}
+        assert await client.broker.store.children("/config/changes") == []
+        assert await client.broker.store.children("/config/brokers") == []
+
+    with_topic(tmp_path, body)
+
+
+def test_a_resource_named_twice_is_refused_both_times(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        resource = incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource, resource])
+        codes = [result.error_code for result in (await client.ask(request, 0)).responses]
+        assert codes == [E.INVALID_REQUEST, E.INVALID_REQUEST]
+
+    with_topic(tmp_path, body)
+
+
+def test_the_old_way_replaces_everything(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await alter(client, TOPIC, "t", ("retention.ms", SET, "5000"))
+        assert await replace(client, TOPIC, "t", {"segment.bytes": "20000"}) is E.NONE
+        assert client.broker.configs.topic_overrides("t") == {"segment.bytes": "20000"}
+        assert await replace(client, TOPIC, "t", {"segment.bytes": None}) is E.INVALID_REQUEST
+        assert await replace(client, TOPIC, "t", {"segment.bytes": "-4"}) is E.INVALID_CONFIG
+        assert await replace(client, TOPIC, "missing", {}) is E.UNKNOWN_TOPIC_OR_PARTITION
+        assert await replace(client, BROKER, "0", {"broker.id": "4"}) is E.INVALID_REQUEST
+        assert await replace(client, LOGGER, "0", {"root": "INFO"}) is E.INVALID_REQUEST
+        assert await replace(client, TOPIC, "t", {"retention.ms": "7"}, validate_only=True) is E.NONE
+        assert client.broker.configs.topic_overrides("t") == {"segment.bytes": "20000"}
+        assert await replace(client, TOPIC, "t", {}) is E.NONE
+        assert client.broker.configs.topic_overrides("t") == {}
+
+    with_topic(tmp_path, body)
+
+
+def test_a_brokers_own_setting_covers_the_one_of_all_brokers(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        assert await alter(client, BROKER, "", ("log.retention.ms", SET, "888")) is E.NONE
+        assert await value(client, BROKER, "0", "log.retention.ms") == ("888", 3)
+        assert await alter(client, BROKER, "0", ("log.retention.ms", SET, "999")) is E.NONE
+        (entry,) = (await describe(client, BROKER, "0", "log.retention.ms", include_synonyms=True)).configs
+        assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+            ("log.retention.ms", "999", 2),
+            ("log.retention.ms", "888", 3),
+            ("log.retention.hours", "168", 5),
+        ]
+        assert client.broker.configs.log_config("t").retention_ms == 999
+        defaults = await describe(client, BROKER, "")
+        assert [(entry.name, entry.value, entry.config_source) for entry in defaults.configs] == [
+            ("log.retention.ms", "888", 3)
+        ]
+        assert await alter(client, BROKER, "0", ("log.retention.ms", DELETE, None)) is E.NONE
+        assert client.broker.configs.log_config("t").retention_ms == 888
+
+    with_topic(tmp_path, body)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_each_version_describes_with_the_members_that_it_has(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        await alter(client, TOPIC, "t", ("retention.ms", SET, "5000"))
+        more = {"include_synonyms": True} if version >= 1 else {}
+        more |= {"include_documentation": True} if version >= 3 else {}
+        result = await describe(client, TOPIC, "t", "retention.ms", "segment.bytes", version=version, **more)
+        entries = {entry.name: entry for entry in result.configs}
+        assert list(entries) == ["retention.ms", "segment.bytes"]
+        if version == 0:
+            assert [entries[name].is_default for name in entries] == [False, True]
+        else:
+            assert [entries[name].config_source for name in entries] == [1, 5]
+            assert entries["segment.bytes"].synonyms[0].name == "log.segment.bytes"
+        if version >= 3:
+            assert [entries[name].config_type for name in entries] == [5, 3]
+            assert entries["retention.ms"].documentation
+
+    with_topic(tmp_path, body)
+
+
+def test_what_cannot_be_described_says_why(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        for kind, name, code in (
+            (TOPIC, "missing", E.UNKNOWN_TOPIC_OR_PARTITION),
+            (TOPIC, "a/b", E.INVALID_TOPIC_EXCEPTION),
+            (BROKER, "9", E.INVALID_REQUEST),
+            (BROKER, "x", E.INVALID_REQUEST),
+            (LOGGER, "", E.INVALID_REQUEST),
+            (3, "0", E.INVALID_REQUEST),
+        ):
+            result = await describe(client, kind, name)
+            assert (result.error_code, result.configs) == (code, []) and result.error_message
+        everything = await describe(client, TOPIC, "t")
+        assert everything.error_code == 0 and len(everything.configs) > 25
+        assert (await describe(client, TOPIC, "t", "no.such")).configs == []
+
+    with_topic(tmp_path, body)
+
+
+def test_loggers_are_described_and_set_while_the_broker_runs(tmp_path: Path) -> None:
+    logger = logging.getLogger("kavka.controller")
+
+    async def body(client: Client) -> None:
+        assert await alter(client, LOGGER, "0", ("kavka.controller", SET, "ERROR")) is E.NONE
+        assert logger.level == logging.ERROR
+        assert await value(client, LOGGER, "0", "kavka.controller") == ("ERROR", 6)
+        assert await alter(client, LOGGER, "0", ("kavka.controller", DELETE, None)) is E.NONE
+        assert logger.level == logging.NOTSET
+
+    try:
+        with_topic(tmp_path, body)
+    finally:
+        logger.setLevel(logging.NOTSET)

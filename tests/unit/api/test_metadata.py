@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.controller.topics import NewTopic
+from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.unit.api.support import Client, with_client
+
+NO_ID = UUID(int=0)
+
+
+def ask_for(*names: str | None, topic_id: UUID = NO_ID, **more: Any) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic_id) for name in names], **more)
+
+
+async def make(client: Client, *names: str) -> None:
+    outcomes = await client.broker.topics.create_topics([NewTopic(name, 2, 1) for name in names], timeout_ms=5000)
+    assert all(outcome.error is None for outcome in outcomes)
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_every_version_tells_brokers_topics_and_leaders(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "t")
+        answer = await client.ask(ask_for("t"), version)
+        assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(0, "localhost", 9092)]
+        (topic,) = answer.topics
+        assert (topic.error_code, topic.name, topic.is_internal) == (0, "t", False)
+        assert [(p.partition_index, p.leader_id, p.isr_nodes) for p in topic.partitions] == [(0, 0, [0]), (1, 0, [0])]
+        assert topic.topic_id == (client.broker.metadata_cache.topics["t"].topic_id if version >= 10 else NO_ID)
+        assert topic.partitions[0].leader_epoch == (0 if version >= 7 else -1)
+        assert answer.controller_id == (0 if version >= 1 else -1)
+        assert answer.cluster_id == (client.broker.cluster_id if version >= 2 else None)
+
+    with_client(tmp_path, body)
+
+
+def test_all_topics_are_asked_for_by_null_and_in_the_oldest_version_by_nothing(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "a", "b")
+        assert [t.name for t in (await client.ask(MetadataRequest(topics=[]), 0)).topics] == ["a", "b"]
+        assert [t.name for t in (await client.ask(MetadataRequest(topics=None), 12)).topics] == ["a", "b"]
+        assert (await client.ask(MetadataRequest(topics=[]), 1)).topics == []
+
+    with_client(tmp_path, body)
+
+
+def test_a_topic_is_found_by_its_id(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "t")
+        topic_id = client.broker.metadata_cache.topics["t"].topic_id
+        assert (await client.ask(ask_for(None, topic_id=topic_id), 12)).topics[0].name == "t"
+        unknown = uuid4()
+        (topic,) = (await client.ask(ask_for(None, topic_id=unknown), 12)).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown)
+        (topic,) = (await client.ask(ask_for("t", topic_id=unknown), 11)).topics
+        assert topic.error_code == ErrorCode.INVALID_REQUEST
+
+    with_client(tmp_path, body)
+
+
+def test_a_missing_topic_is_made_only_when_both_sides_allow_it(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        refused = await client.ask(ask_for("t", allow_auto_topic_creation=False), 9)
+        assert refused.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        client.broker.settings["auto.create.topics.enable"] = False
+        refused = await client.ask(ask_for("t"), 9)
+        assert refused.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        client.broker.settings["auto.create.topics.enable"] = True
+        made = await client.ask(ask_for("t", "t"), 9)
+        assert len(made.topics) == 1
+        assert made.topics[0].error_code == 0 and made.topics[0].partitions[0].leader_id == 0
+        old = await client.ask(ask_for("old"), 1)
+        assert old.topics[0].error_code == 0
+
+    with_client(tmp_path, body)
+
+
+def test_a_name_that_no_topic_can_have_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        answer = await client.ask(ask_for("a/b", "", "fine"), 9)
+        codes = {topic.name: topic.error_code for topic in answer.topics}
+        invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert codes == {"a/b": invalid, "": invalid, "fine": 0}
+        assert list(client.broker.metadata_cache.topics) == ["fine"]
+
+    with_client(tmp_path, body)
+
+
+def test_internal_topics_are_not_made_by_asking_for_them(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        (topic,) = (await client.ask(ask_for("__consumer_offsets"), 9)).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.is_internal
+
+    with_client(tmp_path, body)
+
+
+def test_what_a_client_may_do_is_told_when_asked(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "t")
+        request = ask_for("t", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
+        answer = await client.ask(request, 9)
+        # The numbers that Apache Kafka 3.9.1 without an authorizer answers.
+        assert (answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations) == (8096, 3576)
+        silent = await client.ask(ask_for("t"), 9)
+        assert silent.cluster_authorized_operations == silent.topics[0].topic_authorized_operations == -(2**31)
+
+    with_client(tmp_path, body)
+
+
+def test_a_leader_that_cannot_be_reached_is_not_named(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "t")
+        client.listener = "OTHER"
+        answer = await client.ask(ask_for("t"), 9)
+        assert answer.brokers == []
+        partition = answer.topics[0].partitions[0]
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
+        assert (await client.ask(ask_for("t"), 5)).topics[0].partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        client.listener = "PLAINTEXT"
+        client.broker.metadata_cache.topics["t"].partitions[0].leader = -1
+        partition = (await client.ask(ask_for("t"), 9)).topics[0].partitions[0]
+        assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+    with_client(tmp_path, body)
+
+
+def test_the_oldest_clients_are_told_of_live_replicas_only(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await make(client, "t")
+        client.broker.metadata_cache.topics["t"].partitions[0].replicas = [0, 7]
+        partition = (await client.ask(ask_for("t"), 0)).topics[0].partitions[0]
+        assert (partition.error_code, partition.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [0])
+        partition = (await client.ask(ask_for("t"), 1)).topics[0].partitions[0]
+        assert (partition.error_code, partition.replica_nodes) == (0, [0, 7])
+
+    with_client(tmp_path, body)

@@ -1,0 +1,228 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: each code is the one that Apache Kafka 3.9.1 gave to the same request,
+but for unknown brokers in an assignment, which only newer releases refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kavka.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kavka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.unit.api.support import Client, with_client
+
+NO_ID = UUID(int=0)
+E = ErrorCode
+
+
+def creation(*names: str, partitions: int = 1, factor: int = 1, **more: Any) -> CreateTopicsRequest:
+    settings = {key: more.pop(key) for key in ("timeout_ms", "validate_only") if key in more}
+    topics = [CreatableTopic(name=n, num_partitions=partitions, replication_factor=factor, **more) for n in names]
+    return CreateTopicsRequest(topics=topics, **{"timeout_ms": 5000, **settings})
+
+
+def replicas(*of_partitions: tuple[int, list[int]]) -> list[CreatableReplicaAssignment]:
+    return [CreatableReplicaAssignment(partition_index=p, broker_ids=ids) for p, ids in of_partitions]
+
+
+def config(name: str, value: str | None) -> list[CreatableTopicConfig]:
+    return [CreatableTopicConfig(name=name, value=value)]
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_a_topic_is_made_in_every_version(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        answer = await client.ask(creation("t", partitions=3, configs=config("retention.ms", "9")), version)
+        (topic,) = answer.topics
+        assert (topic.name, topic.error_code) == ("t", 0)
+        assert len(client.broker.metadata_cache.topics["t"].partitions) == 3
+        if version >= 1:
+            assert topic.error_message is None
+        if version >= 5:
+            assert (topic.num_partitions, topic.replication_factor) == (3, 1)
+            settings = {entry.name: (entry.value, entry.config_source) for entry in topic.configs}
+            assert settings["retention.ms"] == ("9", 1) and settings["segment.bytes"] == ("1073741824", 5)
+        assert topic.topic_id == (client.broker.metadata_cache.topics["t"].topic_id if version >= 7 else NO_ID)
+
+    with_client(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (creation("there"), E.TOPIC_ALREADY_EXISTS),
+        (creation("a/b"), E.INVALID_TOPIC_EXCEPTION),
+        (creation(""), E.INVALID_TOPIC_EXCEPTION),
+        (creation("."), E.INVALID_TOPIC_EXCEPTION),
+        (creation(".."), E.INVALID_TOPIC_EXCEPTION),
+        (creation("x" * 250), E.INVALID_TOPIC_EXCEPTION),
+        (creation("with_dot"), E.INVALID_TOPIC_EXCEPTION),
+        (creation("__cluster_metadata"), E.INVALID_REQUEST),
+        (creation("t", partitions=0), E.INVALID_PARTITIONS),
+        (creation("t", partitions=-3), E.INVALID_PARTITIONS),
+        (creation("t", factor=0), E.INVALID_REPLICATION_FACTOR),
+        (creation("t", factor=2), E.INVALID_REPLICATION_FACTOR),
+        (creation("t", partitions=-1, factor=-1, assignments=replicas((1, [0]))), E.INVALID_REPLICA_ASSIGNMENT),
+        (creation("t", partitions=-1, factor=-1, assignments=replicas((0, [0, 0]))), E.INVALID_REPLICA_ASSIGNMENT),
+        (creation("t", partitions=-1, factor=-1, assignments=replicas((0, []))), E.INVALID_REPLICA_ASSIGNMENT),
+        (creation("t", partitions=-1, factor=-1, assignments=replicas((0, [5]))), E.INVALID_REPLICA_ASSIGNMENT),
+        (creation("t", partitions=3, factor=-1, assignments=replicas((0, [0]))), E.INVALID_REQUEST),
+        (creation("t", configs=config("retention.ms", "soon")), E.INVALID_CONFIG),
+        (creation("t", configs=config("no.such.thing", "1")), E.INVALID_CONFIG),
+        (creation("t", configs=config("retention.ms", None)), E.INVALID_CONFIG),
+        (creation("t", "t"), E.INVALID_REQUEST),
+    ],
+    ids=lambda value: value.name if isinstance(value, ErrorCode) else value.topics[0].name[:12] or "empty",
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_topic_that_may_not_be_is_refused(
+    tmp_path: Path, asked: CreateTopicsRequest, code: ErrorCode, validate_only: bool
+) -> None:
+    async def body(client: Client) -> None:
+        await client.ask(creation("there", "with.dot"), 7)
+        asked.validate_only = validate_only
+        answer = await client.ask(asked, 7)
+        assert {ErrorCode(topic.error_code) for topic in answer.topics} == {code}
+        assert all(topic.error_message and topic.topic_id == NO_ID for topic in answer.topics)
+        assert sorted(await client.broker.store.children("/brokers/topics")) == ["there", "with.dot"]
+
+    with_client(tmp_path, body)
+
+
+def test_defaults_and_placement_by_hand(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        answer = await client.ask(creation("default", partitions=-1, factor=-1), 7)
+        assert (answer.topics[0].num_partitions, answer.topics[0].replication_factor) == (1, 1)
+        by_hand = creation("by-hand", partitions=-1, factor=-1, assignments=replicas((1, [1, 0]), (0, [0, 1])))
+        answer = await client.ask(by_hand, 7)
+        assert (answer.topics[0].error_code, answer.topics[0].num_partitions) == (0, 2)
+        states = client.broker.metadata_cache.topics["by-hand"].partitions
+        assert {p: (s.leader, s.replicas) for p, s in states.items()} == {0: (0, [0, 1]), 1: (1, [1, 0])}
+
+    with_client(tmp_path, body, brokers=(0, 1))
+
+
+def test_validating_makes_nothing_and_no_time_is_a_timeout(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        answer = await client.ask(creation("t", partitions=4, validate_only=True), 7)
+        assert (answer.topics[0].error_code, answer.topics[0].num_partitions, answer.topics[0].topic_id) == (
+            0,
+            4,
+            NO_ID,
+        )
+        assert await client.broker.store.children("/brokers/topics") == []
+        answer = await client.ask(creation("t", timeout_ms=0), 7)
+        assert answer.topics[0].error_code == E.REQUEST_TIMED_OUT and answer.topics[0].topic_id != NO_ID
+        assert await client.broker.controller.wait_until(lambda: "t" in client.broker.metadata_cache.topics, 5)
+
+    with_client(tmp_path, body)
+
+
+def test_a_broker_that_is_not_the_controller_says_so(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        client.broker.controller.active_id = 5
+        assert (await client.ask(creation("t"), 7)).topics[0].error_code == E.NOT_CONTROLLER
+        answer = await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100), 6)
+        assert answer.responses[0].error_code == E.NOT_CONTROLLER
+        answer = await client.ask(growth("t", 3), 3)
+        assert answer.results[0].error_code == E.NOT_CONTROLLER
+
+    with_client(tmp_path, body)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_topics_are_deleted_by_name_and_from_version_6_by_id(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        await client.ask(creation("a", "b", "c"), 7)
+        ids = {name: topic.topic_id for name, topic in client.broker.metadata_cache.topics.items()}
+        if version < 6:
+            request = DeleteTopicsRequest(topic_names=["a", "b", "missing"], timeout_ms=5000)
+        else:
+            topics = [DeleteTopicState(name="a"), DeleteTopicState(topic_id=ids["b"]), DeleteTopicState(name="missing")]
+            request = DeleteTopicsRequest(topics=topics, timeout_ms=5000)
+        answer = await client.ask(request, version)
+        assert [r.name for r in answer.responses] == ["a", "b", "missing"]
+        assert [r.error_code for r in answer.responses] == [0, 0, E.UNKNOWN_TOPIC_OR_PARTITION]
+        if version >= 6:
+            assert [r.topic_id for r in answer.responses] == [ids["a"], ids["b"], NO_ID]
+        assert list(client.broker.metadata_cache.topics) == ["c"]
+        assert await client.broker.store.children("/brokers/topics") == ["c"]
+
+    with_client(tmp_path, body)
+
+
+def test_deletions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await client.ask(creation("t"), 7)
+        states = [DeleteTopicState(topic_id=uuid4()), DeleteTopicState(name="t", topic_id=uuid4()), DeleteTopicState()]
+        answer = await client.ask(DeleteTopicsRequest(topics=states, timeout_ms=5000), 6)
+        codes = [r.error_code for r in answer.responses]
+        assert codes == [E.UNKNOWN_TOPIC_ID, E.INVALID_REQUEST, E.INVALID_REQUEST]
+        client.broker.settings["delete.topic.enable"] = False
+        for version, code in ((2, E.INVALID_REQUEST), (3, E.TOPIC_DELETION_DISABLED)):
+            answer = await client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000), version)
+            assert answer.responses[0].error_code == code
+        assert list(client.broker.metadata_cache.topics) == ["t"]
+
+    with_client(tmp_path, body)
+
+
+def growth(name: str, count: int, assignments: list[list[int]] | None = None, **more: Any) -> CreatePartitionsRequest:
+    by_hand = None if assignments is None else [CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    topic = CreatePartitionsTopic(name=name, count=count, assignments=by_hand)
+    return CreatePartitionsRequest(topics=[topic], timeout_ms=5000, **more)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_topic_grows_in_every_version(tmp_path: Path, version: int) -> None:
+    async def body(client: Client) -> None:
+        await client.ask(creation("t", partitions=2), 7)
+        answer = await client.ask(growth("t", 5, validate_only=True), version)
+        assert answer.results[0].error_code == 0
+        assert len(client.broker.metadata_cache.topics["t"].partitions) == 2
+        answer = await client.ask(growth("t", 5), version)
+        assert (answer.results[0].error_code, answer.results[0].error_message) == (0, None)
+        assert sorted(client.broker.metadata_cache.topics["t"].partitions) == [0, 1, 2, 3, 4]
+        answer = await client.ask(growth("t", 6, [[0]]), version)
+        assert answer.results[0].error_code == 0
+
+    with_client(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (growth("t", 1), E.INVALID_PARTITIONS),
+        (growth("t", 2), E.INVALID_PARTITIONS),
+        (growth("t", -1), E.INVALID_PARTITIONS),
+        (growth("missing", 3), E.UNKNOWN_TOPIC_OR_PARTITION),
+        (growth("a/b", 3), E.UNKNOWN_TOPIC_OR_PARTITION),
+        (growth("", 3), E.UNKNOWN_TOPIC_OR_PARTITION),
+        (growth("t", 3, []), E.INVALID_REPLICA_ASSIGNMENT),
+        (growth("t", 5, [[0]]), E.INVALID_REPLICA_ASSIGNMENT),
+        (growth("t", 3, [[5]]), E.INVALID_REPLICA_ASSIGNMENT),
+        (growth("t", 3, [[0, 0]]), E.INVALID_REPLICA_ASSIGNMENT),
+        (growth("t", 3, [[]]), E.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_growth_that_cannot_be_is_refused(tmp_path: Path, asked: CreatePartitionsRequest, code: ErrorCode) -> None:
+    async def body(client: Client) -> None:
+        await client.ask(creation("t", partitions=2), 7)
+        answer = await client.ask(asked, 3)
+        assert ErrorCode(answer.results[0].error_code) is code and answer.results[0].error_message
+        assert len(client.broker.metadata_cache.topics["t"].partitions) == 2
+
+    with_client(tmp_path, body)
