@@ -88,9 +88,9 @@ class IndexFile:
                 os.close(fd)
         return mapped
 
-    def _last_raw(self) -> bytes:
-        """The bytes of the last entry, without mapping the file for just that."""
-        start = (self.entries - 1) * self.ENTRY
+    def _raw(self, entry: int) -> bytes:
+        """The bytes of one entry, without mapping the file for just that."""
+        start = entry * self.ENTRY
         if self._map is not None:
             return self._map[start : start + self.ENTRY]
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -42,7 +42,7 @@ class OffsetIndex(IndexFile):
         """(offset, position); the start of the segment where there is no entry."""
         if not self.entries:
             return self.base_offset, 0
-        relative, position = _ENTRY.unpack(self._last_raw())
+        relative, position = _ENTRY.unpack(self._raw(self.entries - 1))
         return self.base_offset + relative, position
 
     def entry(self, n: int) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class TimeIndex(IndexFile):
         last = self._last
         if last is None:
             if self.entries:
-                timestamp, relative = _ENTRY.unpack(self._last_raw())
+                timestamp, relative = _ENTRY.unpack(self._raw(self.entries - 1))
                 last = timestamp, self.base_offset + relative
             else:
                 last = -1, self.base_offset
@@ -120,9 +120,5 @@ class TimeIndex(IndexFile):
         timestamp, offset = self.last_entry
         if offset < self.base_offset:
             raise CorruptIndex(f"{self.path}: last offset {offset} is before the segment's first")
-        if timestamp < 0 or (self.entries > 1 and timestamp < self._first_timestamp()):
+        if timestamp < 0 or (self.entries > 1 and timestamp < _ENTRY.unpack(self._raw(0))[0]):
             raise CorruptIndex(f"{self.path}: last timestamp {timestamp} is not the largest")
-
-    def _first_timestamp(self) -> int:
-        first: int = _TIMESTAMP.unpack_from(self._mapped(), 0)[0]
-        return first
