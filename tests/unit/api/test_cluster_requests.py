@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeTopicPartitions, InitProducerId."""
+"""DescribeCluster, DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from kavka.common.errors import ErrorCode
 from kavka.controller.topics import NewTopic
 from kavka.protocol.messages.describe_cluster import DescribeClusterRequest
 from kavka.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.unit.api.support import Client, with_client
 
 
@@ -84,25 +83,5 @@ def test_topics_that_cannot_be_described_say_why(tmp_path: Path) -> None:
         request.cursor = Cursor(topic_name="a", partition_index=-1)
         answer = await client.ask(request, 0)
         assert {t.error_code for t in answer.topics} == {ErrorCode.INVALID_REQUEST}
-
-    with_client(tmp_path, body)
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_every_producer_gets_an_id_of_its_own(tmp_path: Path, version: int) -> None:
-    async def body(client: Client) -> None:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-        given = [await client.ask(request, version) for _ in range(3)]
-        assert [(a.error_code, a.producer_id, a.producer_epoch) for a in given] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
-
-    with_client(tmp_path, body)
-
-
-def test_a_transactional_producer_is_told_to_look_again_for_its_coordinator(tmp_path: Path) -> None:
-    async def body(client: Client) -> None:
-        for transactional_id, code in (("t", ErrorCode.COORDINATOR_NOT_AVAILABLE), ("", ErrorCode.INVALID_REQUEST)):
-            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)
-            answer = await client.ask(request, 5)
-            assert (answer.error_code, answer.producer_id) == (code, -1)
 
     with_client(tmp_path, body)
