@@ -28,6 +28,7 @@ from kavka.controller.channel import LocalChannel
 from kavka.controller.controller import Controller
 from kavka.controller.topics import NewTopic, Topics
 from kavka.coordinator.group.service import GroupCoordinator
+from kavka.coordinator.transaction.service import TransactionCoordinator
 from kavka.metadata.cluster import ProducerIds, agree_on_cluster_id, lay_out, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
@@ -168,9 +169,22 @@ class Broker:
             create_topic=self._create_internal_topic,
             metrics=self.metrics,
         )
-        self.replica_manager.on_leadership.append(self.groups.on_leadership)
-        self.groups.start()
-        self._closing.callback(self.groups.stop)
+        self.transactions = TransactionCoordinator(
+            self.settings,
+            broker_id=self.broker_id,
+            clock=self.clock,
+            metadata_cache=self.metadata_cache,
+            replica_manager=self.replica_manager,
+            producer_ids=self.producer_ids,
+            run_in_worker=self.workers.post,
+            create_topic=self._create_internal_topic,
+            offsets=self.groups.runtime,
+            metrics=self.metrics,
+        )
+        for coordinator in (self.groups, self.transactions):
+            self.replica_manager.on_leadership.append(coordinator.on_leadership)
+            coordinator.start()
+            self._closing.callback(coordinator.stop)
 
     async def _create_internal_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
