@@ -134,8 +134,8 @@ def open_logs(
 ) -> list[Opened]:
     """Opens every log that was found, `threads_per_dir` at a time in each directory that was not left cleanly. Blocks.
 
-    After a clean stop there is little to wait for, and threads would only be in each other's way. A directory that fails
-    while its logs are opened goes offline; what was opened of it is given up.
+    After a clean stop there is little to wait for, and threads would only be in each other's way. A directory that
+    fails while its logs are opened goes offline; what was opened of it is given up.
     """
 
     def open_one(task: Opened, one: Found) -> Opened:
