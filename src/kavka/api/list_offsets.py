@@ -80,7 +80,9 @@ def _answer(
     if ctx.version < FIRST_VERSION.get(asked.timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     end = partition.read_limit(request.isolation_level) if from_consumer else log.end_offset
-    answer.timestamp, answer.offset, answer.leader_epoch = _find(partition, log, asked.timestamp, end)
+    answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end)
+    if ctx.version >= 4:
+        answer.leader_epoch = leader_epoch
 
 
 def _find(partition: Partition, log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
