@@ -14,9 +14,20 @@ MAX_PRODUCER_ID = 2**63 - 1
 
 
 async def lay_out(store: MetadataStore) -> None:
-    """Make the nodes that are always there."""
-    for path in paths.ALWAYS_THERE:
-        await store.ensure(path)
+    """Make the nodes that are always there: in one step when nobody else does it at the same time."""
+    wanted = dict.fromkeys(above for path in paths.ALWAYS_THERE for above in _with_parents(path))
+    missing = [path for path in wanted if await store.exists(path) is None]
+    try:
+        if missing:
+            await store.multi([Create(path) for path in missing])
+    except NodeExists:
+        for path in paths.ALWAYS_THERE:
+            await store.ensure(path)
+
+
+def _with_parents(path: str) -> list[str]:
+    names = path[1:].split("/")
+    return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
 
 async def agree_on_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:

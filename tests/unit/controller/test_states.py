@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +57,11 @@ def test_a_transition_is_in_a_table_once() -> None:
     row = PARTITION_TRANSITIONS.rows[0]
     with pytest.raises(ValueError, match="twice"):
         TransitionTable((row, Transition(row.source, row.target, row.action, "again")))
+
+
+def test_the_docs_show_the_tables_as_they_are() -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "controller.md").read_text()
+    for table in (PARTITION_TRANSITIONS, REPLICA_TRANSITIONS):
+        assert table.diagram() in docs
+        for row in table.rows:
+            assert f"| {row.source.value} | {row.target.value} | {row.when} | {row.action.value} |" in docs
