@@ -18,7 +18,6 @@ from tests.support import jars, targets  # noqa: E402
 from tests.support.java_client import JavaClient  # noqa: E402
 from tests.support.missing import need_command, skip_loudly  # noqa: E402
 
-
 # The option is only known to runs that name this folder; the variable works for all.
 TARGETS = os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA)
 

@@ -239,7 +239,8 @@ class ApacheKafka:
         self._process = ManagedProcess(
             self.command("kafka.Kafka", str(self.config)), log=self.folder / "kafka.out", cwd=self.folder
         )
-        wait_until(self._ready, timeout=timeout, what=f"Apache Kafka {self.version} at port {self.port}")
+        what = f"Apache Kafka {self.version} at port {self.port}"
+        wait_until(self._ready, timeout=timeout, what=what, interval=0.005)
         self.start_seconds = time.monotonic() - began
         wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
 

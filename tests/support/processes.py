@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """The kernel kills the child when the test process is gone, whatever way it went."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -52,7 +52,7 @@ class ManagedProcess:
         before_exec: Callable[[], None] | None = None,
     ) -> None:
         def prepare() -> None:
-            _die_with_parent()
+            die_with_parent()
             if before_exec is not None:
                 before_exec()
 

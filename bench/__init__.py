@@ -1,0 +1,1 @@
+"""Kavka beside Apache Kafka on the same machine: `python -m bench --help`."""

@@ -1,0 +1,30 @@
+"""A producer and a consumer of the same partition at the same time."""
+
+from __future__ import annotations
+
+from bench import clients
+from bench.measure import Options, Row, in_pairs
+from bench.sides import Side
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    read: dict[tuple[str, int], float] = {}
+
+    def once(side: Side, index: int) -> float:
+        side.new_topic("benchmark")
+        consumer = clients.Consumer(side, "benchmark", options.records, "end")
+        if not consumer.ready.wait(60):
+            raise RuntimeError("the consumer did not get ready")
+        written = clients.produce(side, "benchmark", options.records)
+        read[side.name, index] = consumer.result()
+        side.drop_topic("benchmark")
+        return written
+
+    for side in sides.values():
+        once(side, -1)
+    written = in_pairs(sides, options.pairs, once, say="produce beside a consumer, records/s")
+    consumed = [(read["kavka", index], read["apache", index]) for index in range(options.pairs)]
+    return [
+        Row("both at the same time: produced", "records/s", written, "≥ 1.0 ×", 1.0),
+        Row("both at the same time: consumed", "records/s", consumed, "≥ 1.0 ×", 1.0),
+    ]

@@ -1,0 +1,68 @@
+"""A reader catches up on data that has left the page cache while a producer goes on on another topic."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from bench import clients
+from bench.measure import Options, OwnShare, Row, in_pairs
+from bench.sides import Side
+
+OLD, NEW = "benchmark-old", "benchmark"
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    alone: dict[tuple[str, int], float] = {}
+    beside_warm: dict[tuple[str, int], float] = {}
+    read_rate: dict[tuple[str, int], float] = {}
+    for side in sides.values():
+        side.new_topic(OLD)
+        clients.produce(side, OLD, options.records)
+    os.sync()
+
+    def producer_rate(side: Side) -> float:
+        side.new_topic(NEW)
+        rate = clients.produce(side, NEW, options.records)
+        side.drop_topic(NEW)
+        return rate
+
+    def beside_reader(side: Side, *extra: str) -> tuple[float, float]:
+        """(records/s of the producer, MB/s of the reader)."""
+        folder = side.log_dir / f"{OLD}-0"
+        argv = [sys.executable, "-m", "bench.cold_reader", side.bootstrap, OLD, str(folder), *extra]
+        reader = clients.Client(argv)
+        if not reader.ready.wait(30):
+            raise RuntimeError("the reader did not get ready")
+        began = time.monotonic()
+        try:
+            rate = producer_rate(side)
+        finally:
+            reader.process.terminate()
+        seconds = time.monotonic() - began
+        return rate, int(reader.output(60).splitlines()[-1]) / seconds / 1e6
+
+    def once(side: Side, index: int) -> float:
+        key = side.name, index
+        alone[key] = producer_rate(side)
+        beside_warm[key], _ = beside_reader(side, "warm")
+        os.sync()
+        rate, read_rate[key] = beside_reader(side)
+        return rate / alone[key]
+
+    for side in sides.values():
+        producer_rate(side)
+    shares = in_pairs(sides, options.pairs, once, say="producer beside a cold reader, share of its rate alone")
+    for side in sides.values():
+        side.drop_topic(OLD)
+
+    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
+        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
+
+    warm_shares = {key: value / alone[key] for key, value in beside_warm.items()}
+    return [
+        OwnShare("producer beside a reader of cold data: share of its own rate alone", "", shares, "≥ 0.8", 0.8),
+        OwnShare("the same beside a reader of warm data", "", pairs(warm_shares)),
+        Row("rate of the reader of cold data meanwhile", "MB/s", pairs(read_rate)),
+    ]

@@ -1,0 +1,123 @@
+"""The clients of the benchmark, each a process of its own, and what they report."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from typing import Any
+
+from bench.sides import Side
+from tests.support.java_client import probe_command, tool_command
+from tests.support.processes import die_with_parent
+
+VERSION = "4.3.0"
+RECORD_SIZE = 1000
+FETCH_SIZE = 1_048_576
+# What Kafka's perf scripts start their tools with.
+TOOL_JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:MaxInlineLevel=15")
+
+_PRODUCED = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\)", re.MULTILINE)
+_READY = re.compile(r"^ready$")
+
+
+class Client:
+    """A running tool; `result` waits for it and parses its last words."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+        )
+        self._lines: list[str] = []
+        self.ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+            if _READY.match(line):
+                self.ready.set()
+
+    def output(self, timeout: float) -> str:
+        try:
+            code = self.process.wait(timeout)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join(5)
+        if code != 0:
+            assert self.process.stderr is not None
+            raise RuntimeError(f"{self.process.args!r} ended with {code}: {self.process.stderr.read()[-2000:]}")
+        return "".join(self._lines)
+
+
+class Producer(Client):
+    """Apache's ProducerPerformance with the settings of the requirement: acks=1, batches of 16 KB, no limit."""
+
+    def __init__(self, side: Side, topic: str, records: int) -> None:
+        super().__init__(
+            tool_command(
+                VERSION,
+                "producer-perf",
+                *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_SIZE)),
+                *("--throughput", "-1"),
+                *("--producer-props", f"bootstrap.servers={side.bootstrap}", "acks=1", "batch.size=16384"),
+                jvm=TOOL_JVM,
+            )
+        )
+
+    def result(self, timeout: float = 1800.0) -> float:
+        """Records per second."""
+        found = _PRODUCED.findall(self.output(timeout))
+        if not found:
+            raise RuntimeError("ProducerPerformance reported nothing")
+        return float(found[-1][1])
+
+
+class Consumer(Client):
+    """Apache's Java consumer with an assigned partition, in KavkaProbe: like ConsumerPerformance, without a group."""
+
+    def __init__(self, side: Side, topic: str, records: int, start: str = "begin") -> None:
+        command = ("consume-perf", side.bootstrap, topic, str(records), str(FETCH_SIZE), start)
+        super().__init__(probe_command(VERSION, *command, jvm=TOOL_JVM))
+        self._records = records
+
+    def result(self, timeout: float = 1800.0) -> float:
+        """Records per second."""
+        answer: dict[str, Any] = json.loads(self.output(timeout).splitlines()[-1])
+        if answer["records"] < self._records:
+            raise RuntimeError(f"{answer['records']} of {self._records} records were read")
+        return float(answer["records"] / answer["seconds"])
+
+
+class GroupConsumer(Client):
+    """Apache's ConsumerPerformance, for brokers with consumer groups."""
+
+    def __init__(self, side: Side, topic: str, records: int) -> None:
+        super().__init__(
+            tool_command(
+                VERSION,
+                "consumer-perf",
+                *("--bootstrap-server", side.bootstrap, "--topic", topic, "--fetch-size", str(FETCH_SIZE)),
+                *("--messages", str(records), "--hide-header", "--timeout", "60000"),
+                jvm=TOOL_JVM,
+            )
+        )
+
+    def result(self, timeout: float = 1800.0) -> float:
+        """Records per second of fetching, the time to join the group left out."""
+        lines = [line.split(",") for line in self.output(timeout).splitlines() if line.count(",") >= 9]
+        return float(lines[-1][9])
+
+
+def produce(side: Side, topic: str, records: int) -> float:
+    return Producer(side, topic, records).result()
+
+
+def consume(side: Side, topic: str, records: int, *, groups: bool = False) -> float:
+    client = GroupConsumer(side, topic, records) if groups else Consumer(side, topic, records)
+    return client.result()

@@ -1,0 +1,67 @@
+"""A reader that reads a partition over and over, each time from the disk: the page cache is emptied before each pass.
+
+It takes whole fetches from the socket and looks at nothing but the last offset, so that it costs the machine little:
+what it disturbs, it disturbs through the broker. `python -m bench.cold_reader HOST:PORT TOPIC FOLDER [warm]` goes on
+until it is ended and then prints the bytes that it has read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from tests.support import wire
+from tests.support.wire import FETCH, Wire
+
+
+def evict(folder: Path) -> None:
+    """Drops the log files of a partition from the page cache; only what is on the disk already can be dropped."""
+    for path in folder.glob("*.log"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def one_pass(connection: Wire, topic: str) -> int:
+    offset = read = 0
+    while True:
+        body = wire.fetch_request(topic, 0, offset, version=4, max_bytes=1 << 20)
+        code, high_watermark, records = wire.fetched(connection.call(FETCH, 4, body), 4)
+        if code != 0:
+            raise RuntimeError(f"fetch at {offset}: error {code}")
+        read += len(records)
+        offset = wire.next_offset(records, offset)
+        if offset >= high_watermark:
+            return read
+
+
+def main() -> int:
+    address, topic, folder = sys.argv[1:4]
+    warm = "warm" in sys.argv[4:]
+    host, _, port = address.rpartition(":")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    total = 0
+    print("ready", flush=True)
+    try:
+        with Wire((host, int(port)), 60.0) as connection:
+            while True:
+                if not warm:
+                    evict(Path(folder))
+                total += one_pass(connection, topic)
+    except KeyboardInterrupt:
+        pass
+    print(total, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

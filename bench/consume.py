@@ -1,0 +1,31 @@
+"""One consumer as fast as it can, from the beginning of a partition that is in the page cache."""
+
+from __future__ import annotations
+
+from bench import clients
+from bench.measure import Options, Row, in_pairs
+from bench.sides import Side
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    cpu: dict[tuple[str, int], float] = {}
+    for side in sides.values():
+        side.new_topic("benchmark-read")
+        clients.produce(side, "benchmark-read", options.records)
+        clients.consume(side, "benchmark-read", options.records, groups=options.groups)
+
+    def once(side: Side, index: int) -> float:
+        before = side.cpu_seconds()
+        rate = clients.consume(side, "benchmark-read", options.records, groups=options.groups)
+        cpu[side.name, index] = side.cpu_seconds() - before
+        return rate
+
+    rates = in_pairs(sides, options.pairs, once, say="consume, records/s")
+    for side in sides.values():
+        side.drop_topic("benchmark-read")
+    used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    who = "ConsumerPerformance" if options.groups else "an assigned consumer"
+    return [
+        Row(f"consume: {who}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),
+        Row("processor time of the broker for it", "s", used),
+    ]

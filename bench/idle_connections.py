@@ -1,0 +1,50 @@
+"""Thousands of connections that do nothing, and one busy producer."""
+
+from __future__ import annotations
+
+import resource
+
+from bench import clients
+from bench.measure import Options, OwnShare, Row, in_pairs
+from bench.sides import Side
+from tests.support.wire import API_VERSIONS, Wire
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = options.connections + 500
+    if hard < wanted:
+        raise RuntimeError(f"{options.connections} connections need {wanted} open files; the limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    rss: dict[tuple[str, int], float] = {}
+
+    def rate(side: Side) -> float:
+        side.new_topic("benchmark")
+        found = clients.produce(side, "benchmark", options.records)
+        side.drop_topic("benchmark")
+        return found
+
+    def once(side: Side, index: int) -> float:
+        alone = rate(side)
+        before = side.rss_mib()
+        held: list[Wire] = []
+        try:
+            for _ in range(options.connections):
+                connection = Wire(side.broker.address, 30.0)
+                held.append(connection)
+                connection.call(API_VERSIONS, 0, b"")
+            rss[side.name, index] = side.rss_mib() - before
+            return rate(side) / alone
+        finally:
+            for connection in held:
+                connection.close()
+
+    for side in sides.values():
+        rate(side)
+    shares = in_pairs(sides, options.pairs, once, say="busy beside idle connections, share of its rate alone")
+    grown = [(rss["kavka", index], rss["apache", index]) for index in range(options.pairs)]
+    what = f"{options.connections:,} idle connections and one busy: share of its own rate alone"
+    return [
+        OwnShare(what, "", shares, "≥ 0.8", 0.8),
+        Row(f"memory for {options.connections:,} idle connections", "MiB", grown),
+    ]

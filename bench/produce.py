@@ -1,0 +1,34 @@
+"""One producer as fast as it can, one partition: throughput, the broker's processor time, its memory afterwards."""
+
+from __future__ import annotations
+
+from bench import clients
+from bench.measure import Options, Row, in_pairs
+from bench.sides import Side
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    cpu: dict[tuple[str, int], float] = {}
+    rss: dict[tuple[str, int], float] = {}
+
+    def once(side: Side, index: int) -> float:
+        side.new_topic("benchmark")
+        before = side.cpu_seconds()
+        rate = clients.produce(side, "benchmark", options.records)
+        cpu[side.name, index] = side.cpu_seconds() - before
+        rss[side.name, index] = side.rss_mib()
+        side.drop_topic("benchmark")
+        return rate
+
+    for side in sides.values():
+        once(side, -1)
+    rates = in_pairs(sides, options.pairs, once, say="produce, records/s")
+
+    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
+        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
+
+    return [
+        Row("produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", rates, "≥ 1.3 ×", 1.3),
+        Row("processor time of the broker for it", "s", pairs(cpu), "≤ 0.5 ×", at_most=0.5),
+        Row("memory of the broker after it (RSS)", "MiB", pairs(rss), "≤ 0.15 ×", at_most=0.15),
+    ]

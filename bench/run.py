@@ -1,0 +1,98 @@
+"""Runs the measurements, prints the table, and keeps it with all single values under bench/results/."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import both, catch_up, consume, idle_connections, produce, start
+from bench.measure import Options, Row, machine, markdown
+from bench.sides import APACHE, KAVKA, Side
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+
+Benchmark = Callable[[dict[str, Side], Options], list[Row]]
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "produce": produce.run,
+    "consume": consume.run,
+    "both": both.run,
+    "catch-up": catch_up.run,
+    "idle-connections": idle_connections.run,
+    "start": start.run,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Kavka beside Apache Kafka 4.3 on this machine, in alternating pairs."
+    )
+    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="one of them; may be given again")
+    parser.add_argument("--records", type=int, default=2_000_000, help="per run (default: 2,000,000)")
+    parser.add_argument("--full", action="store_true", help="5,000,000 records per run, as the requirement has it")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs (default: 5)")
+    parser.add_argument("--groups", action="store_true", help="consume with ConsumerPerformance, which needs groups")
+    parser.add_argument("--connections", type=int, default=5000, help="idle ones (default: 5,000)")
+    parser.add_argument("--partitions", type=int, default=1000, help="for the start (default: 1,000)")
+    parser.add_argument("--folder", type=Path, help="where the brokers keep their data (default: a temporary folder)")
+    parser.add_argument("--docs", type=Path, help="write the table to this file too")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    options = Options(
+        records=5_000_000 if arguments.full else arguments.records,
+        pairs=arguments.pairs,
+        groups=arguments.groups,
+        connections=arguments.connections,
+        partitions=arguments.partitions,
+    )
+    names = arguments.only or list(BENCHMARKS)
+    folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
+    rows: list[Row] = []
+    began = time.monotonic()
+    try:
+        for name in names:
+            print(f"{name}:", flush=True)
+            rows += _measure(BENCHMARKS[name], options, folder / name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = markdown(rows, options)
+    print(f"\n{table}\n{time.monotonic() - began:.0f} s in all")
+    _keep(rows, options, table)
+    if arguments.docs is not None:
+        arguments.docs.write_text(f"# Benchmarks\n\n{table}")
+    return 1 if any(row.verdict == "MISSED" for row in rows) else 0
+
+
+def _measure(benchmark: Benchmark, options: Options, folder: Path) -> list[Row]:
+    """Both brokers are new for each measurement, and run through all of its pairs."""
+    sides = {name: Side(name, folder / name) for name in (KAVKA, APACHE)}
+    try:
+        if benchmark is not start.run:
+            for side in sides.values():
+                side.start()
+        return benchmark(sides, options)
+    finally:
+        for side in sides.values():
+            side.close()
+
+
+def _keep(rows: list[Row], options: Options, table: str) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    values = {"machine": machine(), "options": vars(options), "rows": [row.as_dict() for row in rows]}
+    (RESULTS / f"{stamp}.json").write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    (RESULTS / f"{stamp}.md").write_text(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

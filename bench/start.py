@@ -1,0 +1,86 @@
+"""From the command to the first answered request: an empty folder, and many partitions after a clean stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bench.measure import Options, Row, in_pairs
+from bench.sides import Side
+from tests.support import wire
+from tests.support.wire import Wire
+
+TOPICS = 10
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    folders = {name: side.folder.parent / f"start-{name}" for name, side in sides.items()}
+    empty = in_pairs(
+        sides,
+        options.pairs,
+        lambda side, index: _empty(side, folders[side.name] / str(index)),
+        say="start with an empty folder, s",
+    )
+    served: dict[tuple[str, int], float] = {}
+    filled: dict[str, Side] = {}
+    each = max(options.partitions // TOPICS, 1)
+    try:
+        for name in sides:
+            filled[name] = _filled(name, folders[name] / "filled", each)
+
+        def once(side: Side, index: int) -> float:
+            began = time.monotonic()
+            side.start()
+            try:
+                _wait_for_all(side, each)
+                served[side.name, index] = time.monotonic() - began
+                return side.broker.start_seconds
+            finally:
+                side.broker.stop()
+
+        many = in_pairs(filled, options.pairs, once, say=f"start with {each * TOPICS} partitions, s")
+    finally:
+        for side in filled.values():
+            side.close()
+    all_served = [(served["kavka", index], served["apache", index]) for index in range(options.pairs)]
+    count = f"{each * TOPICS:,} partitions after a clean stop"
+    return [
+        Row("start to the first answer, empty folder", "s", empty, "≤ 0.25 ×", at_most=0.25),
+        Row(f"start to the first answer, {count}", "s", many, "≤ 1.0 ×", at_most=1.0),
+        Row(f"start to the last partition led, {count}", "s", all_served),
+    ]
+
+
+def _empty(model: Side, folder: Path) -> float:
+    side = Side(model.name, folder)
+    try:
+        side.start()
+        return side.broker.start_seconds
+    finally:
+        side.close()
+
+
+def _filled(name: str, folder: Path, each: int) -> Side:
+    side = Side(name, folder)
+    side.start()
+    for number in range(TOPICS):
+        side.new_topic(f"many-{number}", each)
+        with Wire(side.broker.address, 30.0) as connection:
+            for partition in range(each):
+                body = wire.produce_request(f"many-{number}", partition, wire.batch([b"x" * 100]), version=7)
+                code, _ = wire.produce_error(connection.call(wire.PRODUCE, 7, body), 7)
+                if code != 0:
+                    raise RuntimeError(f"{side.title}: error {code}")
+    side.broker.stop()
+    return side
+
+
+def _wait_for_all(side: Side, each: int) -> None:
+    deadline = time.monotonic() + 300
+    with Wire(side.broker.address, 30.0) as connection:
+        for number in range(TOPICS):
+            for partition in range(each):
+                while wire.end_offset(connection, f"many-{number}", partition) != (0, 1):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{side.title}: many-{number}-{partition} is not served")
+                    time.sleep(0.005)
