@@ -16,8 +16,15 @@ from kavka.api import registry
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.metadata.features import Features
 from kavka.protocol.api_keys import ApiKey
-from kavka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kavka.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -38,4 +45,20 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
         and SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    return supported()
+    response = supported()
+    if ctx.version >= 3:
+        _add_features(response, ctx.broker.features, ctx.version)
+    return response
+
+
+def _add_features(response: ApiVersionsResponse, features: Features, version: int) -> None:
+    response.supported_features = [
+        SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+        for name, levels in features.supported.items()
+        if levels.lowest > 0 or version >= 4
+    ]
+    response.finalized_features_epoch = features.epoch
+    response.finalized_features = [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in features.finalized.items()
+    ]

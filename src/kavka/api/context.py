@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from kavka.common.clock import Clock
     from kavka.common.metrics import Registry
     from kavka.controller.controller import Controller
+    from kavka.controller.topics import Topics
+    from kavka.coordinator.group.service import GroupCoordinator
+    from kavka.coordinator.transaction.service import TransactionCoordinator
+    from kavka.metadata.cluster import ProducerIds
     from kavka.metadata.dynamic_config import DynamicConfig
+    from kavka.metadata.features import Features
     from kavka.metadata.store import MetadataStore
     from kavka.replication.metadata_cache import MetadataCache
     from kavka.replication.replica_manager import ReplicaManager
@@ -29,9 +34,14 @@ class BrokerServices(Protocol):
     replica_manager: ReplicaManager
     metadata_cache: MetadataCache
     controller: Controller
+    topics: Topics
     store: MetadataStore
     configs: DynamicConfig
+    producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    features: Features
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run what blocks in a worker thread; the loop goes on meanwhile."""

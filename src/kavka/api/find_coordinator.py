@@ -43,7 +43,7 @@ def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
     if key_type == GROUP:
         return ctx.broker.groups.topic
     if key_type == TRANSACTION:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker does not coordinate transactions.")
+        return ctx.broker.transactions.topic
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no kind of coordinator with the number {key_type}.")
 
 

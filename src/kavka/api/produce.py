@@ -8,7 +8,8 @@ v7     zstd
 v8     record_errors and error_message in the answer
 v9     flexible
 v10    the current leader in the answer
-v11-12 transactions by the newer protocol
+v11    TRANSACTION_ABORTABLE may be answered
+v12    partitions are added to the transaction by producing to them (transactional_produce.py)
 v13    topics by id
 
 The batch is not opened here: `Log.stage_as_leader` checks its header and CRC and assigns offsets in the receive
@@ -20,8 +21,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kavka.api import transactional_produce
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
+from kavka.api.transactional_produce import Leader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.produce import (
@@ -45,6 +48,12 @@ class ConnectionMustClose(Exception):
 
 @handles(ApiKey.PRODUCE, versions=(0, 13))
 def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
+    if request.transactional_id is not None:
+        return transactional_produce.produce(ctx, request, _append)
+    return _append(ctx, request, ctx.broker.replica_manager.leader)
+
+
+def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any:
     acks = request.acks
     version = ctx.version
     replicas = ctx.broker.replica_manager
@@ -66,7 +75,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
                     name = replicas.topic_name(topic.topic_id)
                 if data.records is None:
                     raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records for this partition.")
-                partition = replicas.leader(name, data.index)
+                partition = leader(name, data.index)
                 info = partition.stage(data.records, acks, version)
             except KafkaError as error:
                 _refuse(ctx, response, answer, name, error)

@@ -43,6 +43,11 @@ HANDLER_MODULES = (
     "delete_records",
     "init_producer_id",
     "offset_for_leader_epoch",
+    "add_partitions_to_txn",
+    "add_offsets_to_txn",
+    "end_txn",
+    "write_txn_markers",
+    "txn_offset_commit",
     "describe_configs",
     "alter_configs",
     "alter_replica_log_dirs",
@@ -53,6 +58,8 @@ HANDLER_MODULES = (
     "offset_delete",
     "describe_cluster",
     "describe_producers",
+    "describe_transactions",
+    "list_transactions",
     "describe_topic_partitions",
 )
 

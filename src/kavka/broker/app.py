@@ -32,6 +32,7 @@ from kavka.coordinator.transaction.service import TransactionCoordinator
 from kavka.metadata.cluster import ProducerIds, agree_on_cluster_id, lay_out, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
+from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
 from kavka.network.server import Server
 from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -58,6 +59,7 @@ class Broker:
         self.cluster_id = ""
         self.metrics = Registry()
         self.metadata_cache = MetadataCache()
+        self.features = Features()
         self.workers = Workers(max(2, settings.num_io_threads))
         self.run_in_worker = self.workers.run
         self.fetch_sessions = FetchSessionCache(
@@ -109,7 +111,8 @@ class Broker:
             listener._replace(port=self.server.listen(listener.name, listener.host, listener.port))
             for listener in settings.listeners
         ]
-        await register_broker(self.store, self._registration())
+        registration = self._registration()
+        self.features.set_brokers([registration], await register_broker(self.store, registration))
         self.controller = Controller(
             self.broker_id,
             self.store,
@@ -157,6 +160,7 @@ class Broker:
             ),
             self.clock.now_ms(),
             self.settings.broker_rack,
+            features=self.features.registered(),
         )
 
     def _start_coordinators(self) -> None:
@@ -179,6 +183,7 @@ class Broker:
             run_in_worker=self.workers.post,
             create_topic=self._create_internal_topic,
             offsets=self.groups.runtime,
+            version=lambda: self.features.level(TRANSACTION_VERSION),
             metrics=self.metrics,
         )
         for coordinator in (self.groups, self.transactions):

@@ -21,12 +21,15 @@ from kavka.protocol.messages.leave_group import LeaveGroupRequest
 from kavka.protocol.messages.list_groups import ListedGroup
 from kavka.protocol.messages.offset_commit import OffsetCommitRequest
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kavka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
 
 log = logging.getLogger(__name__)
 
 CONSUMER_OFFSETS = "__consumer_offsets"
+# The version of OffsetCommit whose rules hold for commits in transactions.
+_NO_TIMES_IN_REQUEST = 8
 
 
 class GroupCoordinator:
@@ -174,6 +177,23 @@ class GroupCoordinator:
         if self._commits is not None:
             self._commits.value += len(records)
         return host.append(records, response)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any
+    ) -> Any:
+        """The offsets count when the marker that commits the transaction comes."""
+        host = self.host(request.group_id)
+        records = host.shard.commit_offsets(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            _NO_TIMES_IN_REQUEST,
+            -1,
+            items,
+            transactional=True,
+        )
+        return host.append_in_transaction(records, response, request.producer_id, request.producer_epoch)
 
     # ---- all groups
 

@@ -1,0 +1,53 @@
+"""DescribeTransactions (key 65): the state of transactional ids that this broker coordinates."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import KafkaError
+from kavka.coordinator.transaction.state import Transaction
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def _on_error(request: DescribeTransactionsRequest, version: int, error: KafkaError) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            TransactionState(transactional_id=name, error_code=int(error.code)) for name in request.transactional_ids
+        ]
+    )
+
+
+@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), on_error=_on_error)
+async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[await _describe(ctx, name) for name in request.transactional_ids]
+    )
+
+
+async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
+    try:
+        answer: Any = ctx.broker.transactions.describe(transactional_id)
+        found: Transaction = await answer if isinstance(answer, asyncio.Future) else answer
+    except KafkaError as error:
+        return TransactionState(transactional_id=transactional_id, error_code=int(error.code))
+    topics: dict[str, TopicData] = {}
+    for topic, partition in sorted(found.partitions):
+        topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.value,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.epoch,
+        topics=list(topics.values()),
+    )

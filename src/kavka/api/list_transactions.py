@@ -1,0 +1,44 @@
+"""ListTransactions (key 66): the transactional ids that this broker coordinates, with the states that they are in.
+
+v0  filters by state and by producer id
+v1  duration_filter: only what began longer ago than that
+v2  transactional_id_pattern: only ids that match a regular expression as a whole
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.regex import BadPattern, compile_pattern
+from kavka.coordinator.transaction.state import BY_NAME
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+
+@handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
+def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    matches = None
+    if request.transactional_id_pattern:
+        try:
+            matches = compile_pattern(request.transactional_id_pattern).matches
+        except BadPattern as error:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+    names = request.state_filters
+    states = frozenset(BY_NAME[name] for name in names if name in BY_NAME) if names else None
+    found = ctx.broker.transactions.list(request.producer_id_filters, states, request.duration_filter, matches)
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in names if name not in BY_NAME],
+        transaction_states=[
+            TransactionState(
+                transactional_id=transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.value,
+            )
+            for transactional_id, transaction in found
+        ],
+    )

@@ -1,0 +1,93 @@
+"""Patterns from clients: what they match, and that none of them takes long."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kavka.common.regex import BadPattern, compile_pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("abc", ["abc"], ["", "ab", "abcd", "xabc"]),
+        ("a.c", ["abc", "a-c"], ["ac", "a\nc"]),
+        ("app-.*", ["app-", "app-1", "app-x-y"], ["app", "my-app-1"]),
+        ("a|b|cd", ["a", "b", "cd"], ["c", "ab", ""]),
+        ("(a|b)+c?", ["a", "abba", "bc"], ["", "c", "acc"]),
+        ("[a-c_.-]+", ["a-b", "_.", "-"], ["", "d"]),
+        ("[^a-c]", ["d", "^"], ["a", "dd"]),
+        ("[]a]", ["]", "a"], ["b"]),
+        (r"\d{2,3}", ["12", "123"], ["1", "1234"]),
+        (r"x{2}", ["xx"], ["x", "xxx"]),
+        (r"x{2,}", ["xx", "xxxxx"], ["x"]),
+        (r"x{,2}", ["x{,2}"], ["xx"]),
+        (r"\w+\.\w+", ["a.b", "a_1.c"], ["ab", "a-b.c"]),
+        (r"\D\S\W", ["ax-"], ["1x-", "a -", "axb"]),
+        (r"\Qa.b*\E+", ["a.b*", "a.b**"], ["axb*"]),
+        (r"[[:alpha:]][[:digit:]]", ["a1"], ["1a", "ab"]),
+        (r"[[:^digit:]]", ["a"], ["1"]),
+        ("(?i)ab[c-d]", ["ABC", "abD"], ["abe"]),
+        ("a(?i:b)c", ["abc", "aBc"], ["Abc", "abC"]),
+        ("(?P<name>a)(?<other>b)", ["ab"], ["a"]),
+        ("^ab$", ["ab"], ["a", "xab"]),
+        ("a^b", [], ["ab", "a^b"]),
+        (r"\Aab\z", ["ab"], ["b"]),
+        (r"\x41\x{42}", ["AB"], ["ab"]),
+        ("a*?b+?c??", ["b", "aabbc"], ["a"]),
+        ("", [""], ["a"]),
+        ("()*", [""], ["a"]),
+        ("(a*)*b", ["b", "aab"], ["a"]),
+        ("größe|日本", ["größe", "日本"], ["grosse"]),
+    ],
+)
+def test_a_pattern_matches_a_text_as_a_whole(pattern: str, matching: list[str], others: list[str]) -> None:
+    compiled = compile_pattern(pattern)
+    assert [text for text in matching if not compiled.matches(text)] == []
+    assert [text for text in others if compiled.matches(text)] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", ")", "a)", "[a", "[b-a]", "*a", "a**", "+", "(?=a)", "(?<n", r"\1", r"\y", "\\", "a{3,2}", "a{2000}"),
+        *("[[:no:]]", "x" * 1001, "((x{999}){999}){999}", "(" * 200 + ")" * 200, r"\x{zz}", "(?P<a b>x)"),
+    ],
+)
+def test_what_is_no_pattern_is_refused_in_one_line(pattern: str) -> None:
+    with pytest.raises(BadPattern) as raised:
+        compile_pattern(pattern)
+    assert str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+b", "(.*.*.*.*.*)=", "(x+x+)+y", "((a+)+)+b"])
+def test_no_pattern_takes_long(pattern: str) -> None:
+    began = time.perf_counter()
+    assert not compile_pattern(pattern).matches("a" * 249)
+    assert not compile_pattern(pattern).matches("x" * 249)
+    assert time.perf_counter() - began < 0.5
+
+
+_atoms = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", "c", "1"])
+_patterns = st.recursive(
+    _atoms,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}"])).map(lambda x: f"(?:{x[0]}){x[1]}"),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_patterns, st.lists(st.text("abc1-", max_size=6), min_size=1, max_size=5))
+def test_it_matches_what_pythons_own_engine_matches(pattern: str, texts: list[str]) -> None:
+    compiled = compile_pattern(pattern)
+    for text in texts:
+        assert compiled.matches(text) == (re.fullmatch(pattern, text) is not None)
