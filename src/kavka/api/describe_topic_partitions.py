@@ -2,7 +2,7 @@
 
 A page has at most `response_partition_limit` partitions (and never more than this broker's
 `max.request.partition.size.limit`); `next_cursor` names the first partition that is not in it. Replicas that may
-lead without being in sync (ELR) are a matter of KRaft: both lists are null.
+lead without being in sync (ELR) are a matter of KRaft: both lists are empty (not null, which Java clients cannot take).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _partition(ctx: RequestContext, state: UpdateMetadataPartitionState) -> Desc
         leader_epoch=state.leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
-        eligible_leader_replicas=None,
-        last_known_elr=None,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
         offline_replicas=state.offline_replicas,
     )
