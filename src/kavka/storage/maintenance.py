@@ -6,9 +6,7 @@ the loop is never away for long however many partitions there are.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.common.types import TopicPartition
 from kavka.storage.checkpoint import OffsetCheckpoint
-from kavka.storage.files import fsync_dir
 from kavka.storage.jobs import Job
 from kavka.storage.log_config import MAX_LONG
 
@@ -197,6 +194,7 @@ class DeletionJob(Job):
         self.folders: list[DoomedFolder] = []
         self._files: list[Any] = []
         self._gone: list[DoomedFolder] = []
+        self._errors: list[tuple[Path, OSError]] = []
 
     def add(self, path: Path, due_ms: int, log: Log | None = None) -> None:
         self.folders.append(DoomedFolder(path, due_ms, log))
@@ -218,19 +216,20 @@ class DeletionJob(Job):
         return bool(self._files or self._gone)
 
     def run(self) -> None:
-        for folder in {Path(os.path.dirname(path)) for deletion in self._files for path in deletion.paths[:1]}:
-            # The names that replace these files must be on disk before the files go. A folder may have been renamed.
-            with contextlib.suppress(FileNotFoundError):
-                fsync_dir(folder)
         for deletion in self._files:
-            deletion.run()
+            try:
+                deletion.run()
+            except OSError as error:
+                self._errors.append((Path(deletion.paths[0]).parent.parent, error))
         for doomed in self._gone:
             shutil.rmtree(doomed.path, ignore_errors=True)
 
     def finish(self, error: BaseException | None) -> bool:
-        if error is not None:
-            logger.warning("files marked for deletion are left behind until the next start: %s", error)
-        self._files, self._gone = [], []
+        for path, failure in self._errors:
+            log_dir = self._manager.dir_at(path)
+            if log_dir is not None:
+                self._manager.note_dir_failure(log_dir, failure, self.name)
+        self._files, self._gone, self._errors = [], [], []
         return False
 
 

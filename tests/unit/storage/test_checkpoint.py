@@ -71,7 +71,7 @@ def test_any_bytes_give_offsets_or_a_checkpoint_error(data):
         decode_offsets(data, "x")
 
 
-@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("step", ["pwrite", "fsync", "replace"])
 def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path, monkeypatch, step):
     file = OffsetCheckpoint(tmp_path, "x")
     file.write({ORDERS: 1})
