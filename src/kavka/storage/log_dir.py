@@ -43,13 +43,17 @@ class LogDirError(Exception):
     """Why a broker cannot start on its data directories: one line fit to be shown to a user."""
 
 
+def os_error(error: BaseException | None) -> OSError | None:
+    """The error of the system that this one is or was raised from."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def is_dir_failure(error: BaseException | None) -> bool:
     """Whether an error, or what it was raised from, means that the directory is broken, and not merely full."""
-    while error is not None:
-        if isinstance(error, OSError):
-            return error.errno is not None and error.errno not in _PASSING
-        error = error.__cause__ or error.__context__
-    return False
+    found = os_error(error)
+    return found is not None and found.errno is not None and found.errno not in _PASSING
 
 
 # --- meta.properties

@@ -27,7 +27,7 @@ from kavka.storage.jobs import Job
 from kavka.storage.loading import Progress, check_duplicates, complete_moves, open_logs, scan
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs
+from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs, os_error
 from kavka.storage.log_mover import MoveJob, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, SweepJob, by_dir
 from kavka.storage.partition_dir import DELETE, FUTURE, marked_name
@@ -440,11 +440,16 @@ class LogManager:
         if not is_dir_failure(error):
             return False
         assert error is not None
+        # A worker may have missed files of a log whose folder was renamed meanwhile: that says nothing of the disk.
         try:
             log_dir = self.dir_of(log)
         except KeyError:
-            # A worker may have missed files of a log whose folder was renamed meanwhile.
             return True
+        missing = os_error(error)
+        if isinstance(missing, FileNotFoundError) and missing.filename is not None:
+            path = os.fsdecode(missing.filename)
+            if path != str(log.dir) and not path.startswith(f"{log.dir}{os.sep}"):
+                return True
         self._dir_failed(log_dir, error)
         return True
 

@@ -722,6 +722,15 @@ def test_an_error_of_an_append_is_judged_by_its_cause(managers):
     assert manager.note_failure(log, wrapped(errno.EIO)) and len(managers.failed) == 1
 
 
+def test_a_file_missed_at_a_place_where_the_log_no_longer_is_says_nothing_of_the_disk(managers):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    elsewhere = FileNotFoundError(errno.ENOENT, "No such file or directory", str(managers.root / "two" / "a-0"))
+    assert manager.note_failure(log, elsewhere) and not managers.failed
+    here = FileNotFoundError(errno.ENOENT, "No such file or directory", str(log.dir / "x.log"))
+    assert manager.note_failure(log, here) and managers.failed == [("one", [A])]
+
+
 def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_go_on(managers):
     (managers.root / "one").write_text("a file, not a folder")
     manager = managers.start("one", "two")
