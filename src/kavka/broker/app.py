@@ -35,6 +35,7 @@ from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
 from kavka.network.server import Server
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.replica_manager import ReplicaManager
@@ -201,9 +202,12 @@ class Broker:
 
     def _local_channel(self) -> LocalChannel:
         """How the controller in this process reaches this broker."""
-        return LocalChannel(
-            self.replica_manager.become_leader_or_follower, self._update_metadata, self.replica_manager.stop_replicas
-        )
+        return LocalChannel(self._lead_or_follow, self._update_metadata, self.replica_manager.stop_replicas)
+
+    async def _lead_or_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        # A log is made with its topic's own settings, so they have to be known first.
+        await self.configs.load_topics(topic.topic_name for topic in request.topic_states)
+        return await self.replica_manager.become_leader_or_follower(request)
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         gone = self.metadata_cache.update(request)
