@@ -1,0 +1,187 @@
+"""Any sequence of requests, timeouts, failed writes and restarts, from producers of which only the last may write.
+
+The model keeps for every producer what it was told and what it has written where. What must hold:
+- a transaction whose commit was answered has commit markers in all its partitions in the end, and never an abort;
+- no transaction has both kinds of markers;
+- a producer that was fenced never gets a partition into a transaction, or ends one, again;
+- epochs never go down while the producer id stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.state import AT_REST, ENDING, ONGOING
+from tests.unit.coordinator.transaction.harness import TIMEOUT, Harness
+
+IDS = ("one", "two")
+PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))
+
+
+class Client:
+    """A producer as it sees itself."""
+
+    def __init__(self, transactional_id: str, version: int, producer: Producer) -> None:
+        self.transactional_id = transactional_id
+        self.version = version
+        self.producer = producer
+        self.open: set[TopicPartition] = set()
+        self.superseded = False
+
+
+class Transactions(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.harness = Harness()
+        self.clients: list[Client] = []
+        self.owner: dict[str, Client] = {}
+        # By the identity that a marker shows: what the decision was, where it was answered.
+        self.answered: list[tuple[Producer, int, bool, frozenset[TopicPartition]]] = []
+        self.highest: dict[int, int] = {}
+
+    def _try(self, call: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return call(*args, **options)
+        except KafkaError as error:
+            return error.code
+
+    # ---- what happens
+
+    @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]))
+    def init(self, transactional_id: str, version: int) -> None:
+        answer = self._try(self.harness.init, transactional_id, timeout=TIMEOUT)
+        if isinstance(answer, Producer) and answer.error is ErrorCode.NONE:
+            for client in self.clients:
+                if client.transactional_id == transactional_id:
+                    client.superseded = True
+            client = Client(transactional_id, version, answer)
+            self.clients.append(client)
+            self.owner[transactional_id] = client
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
+    def add(self, data: Any, partitions: set[TopicPartition]) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        answer = self._try(
+            self.harness.add,
+            client.producer,
+            *partitions,
+            transactional_id=client.transactional_id,
+            version=client.version,
+        )
+        if answer is None:
+            assert not client.superseded, "a fenced producer got a partition into a transaction"
+            found = self.harness.shard.transactions[client.transactional_id]
+            if client.open - found.partitions:
+                client.open = set()
+            client.open |= partitions
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), commit=st.booleans())
+    def end(self, data: Any, commit: bool) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        before = self.harness.shard.transactions.get(client.transactional_id)
+        answer = self._try(
+            self.harness.end,
+            client.producer,
+            commit,
+            transactional_id=client.transactional_id,
+            version=client.version,
+        )
+        if not isinstance(answer, Producer):
+            return
+        assert not client.superseded, "a fenced producer ended a transaction"
+        if before is not None and before.state is ONGOING:
+            epoch = client.producer.epoch + (1 if client.version == 2 else 0)
+            self.answered.append((client.producer, epoch, commit, before.partitions))
+        client.open = set()
+        if client.version == 2:
+            client.producer = Producer(answer.producer_id, answer.epoch)
+
+    @rule(ms=st.sampled_from([10, TIMEOUT // 2, TIMEOUT + 1]))
+    def wait(self, ms: int) -> None:
+        self.harness.advance(ms)
+        self._try(self.harness.abort_timed_out)
+
+    @rule(hold=st.booleans())
+    def markers_are_slow(self, hold: bool) -> None:
+        if hold:
+            self.harness.hold_markers = True
+        else:
+            self._try(self.harness.write_markers)
+
+    @rule(code=st.sampled_from([None, ErrorCode.COORDINATOR_NOT_AVAILABLE]))
+    def disk(self, code: ErrorCode | None) -> None:
+        self.harness.failure = code
+
+    @rule()
+    def restart(self) -> None:
+        self.harness.failure = None
+        self.harness.restart()
+
+    @precondition(lambda self: self.owner)
+    @rule(data=st.data())
+    def nearly_out_of_epochs(self, data: Any) -> None:
+        """The owner of an id that is at rest has come to its last epochs."""
+        transactional_id = data.draw(st.sampled_from(sorted(self.owner)))
+        found = self.harness.shard.transactions[transactional_id]
+        client = self.owner[transactional_id]
+        if found.state not in AT_REST or found.epoch != client.producer.epoch or self.harness.failure is not None:
+            return
+        if found.producer_id != client.producer.producer_id or found.epoch >= 32765:
+            return
+        grown = found._replace(epoch=32765)
+        self.harness.submit(self.harness.shard._write(transactional_id, grown, None))
+        client.producer = Producer(found.producer_id, 32765)
+
+    # ---- what must hold
+
+    @invariant()
+    def no_transaction_has_both_kinds_of_markers(self) -> None:
+        for tp, markers in self.harness.markers.items():
+            kinds: dict[tuple[int, int], set[bool]] = {}
+            for producer, epoch, commit, partitions in self.answered:
+                if epoch != producer.epoch and tp in partitions:
+                    kinds.setdefault((producer.producer_id, epoch), set()).add(commit)
+            for producer_id, epoch, commit in markers:
+                if (producer_id, epoch) in kinds:
+                    kinds[(producer_id, epoch)].add(commit)
+            assert all(len(found) == 1 for found in kinds.values())
+
+    @invariant()
+    def epochs_never_go_down(self) -> None:
+        for found in self.harness.shard.transactions.values():
+            assert 0 <= found.epoch <= 32767
+            if self.harness.failure is None:
+                assert found.epoch >= self.highest.get(found.producer_id, 0)
+                self.highest[found.producer_id] = found.epoch
+
+    @invariant()
+    def the_log_says_what_the_coordinator_knows(self) -> None:
+        known = self.harness.shard.transactions
+        copy = Harness()
+        copy.hold_markers = True
+        copy.log = list(self.harness.log)
+        copy.restart()
+        assert {n: t._replace(last_epoch=-1) for n, t in known.items()} == copy.shard.transactions
+
+    def teardown(self) -> None:
+        """In the end, with nothing in the way, every decision that was answered is in every partition."""
+        self.harness.failure = None
+        self.harness.hold_markers = False
+        self.harness.restart()
+        assert not any(found.state in ENDING for found in self.harness.shard.transactions.values())
+        for producer, epoch, commit, partitions in self.answered:
+            for tp in partitions:
+                assert (producer.producer_id, epoch, commit) in self.harness.markers.get(tp, []), (tp, producer, commit)
+
+
+Transactions.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTransactions = Transactions.TestCase

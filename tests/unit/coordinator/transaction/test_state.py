@@ -1,0 +1,59 @@
+"""The table of a transaction's states."""
+
+from __future__ import annotations
+
+import pytest
+
+from kavka.coordinator.transaction import state
+from kavka.coordinator.transaction.state import AT_REST, DEAD, ENDING, NUMBERS, TRANSITIONS, State, Transaction
+
+# What Kafka calls the states, and their numbers in the log.
+KAFKAS = {
+    0: "Empty",
+    1: "Ongoing",
+    2: "PrepareCommit",
+    3: "PrepareAbort",
+    4: "CompleteCommit",
+    5: "CompleteAbort",
+    6: "Dead",
+    7: "PrepareEpochFence",
+}
+
+
+def test_states_have_kafkas_names_and_numbers() -> None:
+    assert {number: found.value for found, number in NUMBERS.items()} == KAFKAS
+
+
+def test_a_decision_leads_to_its_own_completion_and_to_nothing_else() -> None:
+    assert TRANSITIONS[State.PREPARE_COMMIT] == {State.COMPLETE_COMMIT}
+    assert TRANSITIONS[State.PREPARE_ABORT] == {State.COMPLETE_ABORT}
+
+
+def test_only_an_open_transaction_can_be_committed() -> None:
+    assert [s for s in State if State.PREPARE_COMMIT in TRANSITIONS[s]] == [State.ONGOING]
+
+
+def test_only_what_is_at_rest_can_be_forgotten_and_nothing_comes_back() -> None:
+    assert {s for s in State if DEAD in TRANSITIONS[s]} == AT_REST
+    assert TRANSITIONS[DEAD] == frozenset()
+
+
+@pytest.mark.parametrize("origin", list(State))
+@pytest.mark.parametrize("to", list(State))
+def test_what_the_table_does_not_allow_is_refused(origin: State, to: State) -> None:
+    transaction = Transaction(1, 0, state=origin)
+    if to in TRANSITIONS[origin]:
+        assert state.move(transaction, to, 7).state is to
+    else:
+        with pytest.raises(ValueError, match=f"from {origin.value} to {to.value}"):
+            state.move(transaction, to, 7)
+
+
+@pytest.mark.parametrize("origin", list(State))
+def test_an_end_is_complete_in_the_way_it_was_decided(origin: State) -> None:
+    transaction = Transaction(1, 0, state=origin)
+    if origin in ENDING:
+        assert state.complete(transaction, 7).state.value == origin.value.replace("Prepare", "Complete")
+    else:
+        with pytest.raises(ValueError, match="cannot go"):
+            state.complete(transaction, 7)
