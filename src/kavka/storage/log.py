@@ -140,8 +140,14 @@ class Log(LogDeletion, LogReading, LogFlushing):
             segment.abandon()
 
     def rename_for_delete(self) -> Path:
-        """Close it and rename the folder to topic-N.<uuid>-delete; removing that is the log manager's work."""
-        self.abandon()
+        """Stop using it and rename the folder to topic-N.<uuid>-delete; removing that is the log manager's work.
+
+        Descriptors are closed with the last reference to the log: what is being sent to a consumer is still sent.
+        """
+        self.roll_back()
+        self.closed = True
+        for segment in self.segments:
+            segment.unmap()
         unique = f".{uuid.uuid4().hex}{DELETE_DIR_SUFFIX}"
         partition = f"-{self.topic_partition.partition}"
         topic = self.topic_partition.topic[: MAX_NAME - len(unique) - len(partition)]

@@ -118,11 +118,11 @@ class ProducerStates:
         if epoch == entry.epoch:
             batches = entry.batches
             last = batches[-1].last_sequence if batches else -1
-            if first_sequence != last + 1 or not first_sequence:
+            if first_sequence != last + 1:
                 for batch in batches:
                     if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                         return batch
-                if not ((first_sequence == 0 and last == _WRAP) or first_sequence == last + 1):
+                if first_sequence or last != _WRAP:
                     raise KafkaError(
                         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                         f"Producer {producer_id} (epoch {epoch}) sent sequence {first_sequence} after {last}.",

@@ -307,8 +307,10 @@ def test_a_deleted_log_moves_out_of_the_way_under_a_unique_name(open_log: Opener
     log = open_log()
     append(log)
     before = log.dir
+    being_sent = log.read(0, 1000, limit=1, min_one_batch=True)
     after = log.rename_for_delete()
     assert not before.exists()
+    assert being_sent is not None and len(being_sent.slice.read()) == SIZE
     assert after.name.startswith("orders-0.") and after.name.endswith("-delete")
     assert (after / "00000000000000000000.log").exists()
 

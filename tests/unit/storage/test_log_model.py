@@ -319,6 +319,9 @@ class LogMachine(RuleBasedStateMachine):
         if min_one:
             assert len(got) >= len(expected[0].data)
         assert len(got) <= max(max_bytes, len(expected[0].data) if min_one else 0)
+        after = min([s.base_offset for s in self.log.segments if s.base_offset > expected[0].last], default=limit)
+        of_segment = b"".join(b.data for b in expected if b.first < after)
+        assert len(got) == len(of_segment) or len(got) >= max_bytes
         whole = list(batches(got))
         if whole:
             assert found.upper_bound() > whole[-1].last_offset

@@ -59,6 +59,17 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_and_ends_before_the_
     assert read(log, 100) is None
 
 
+def test_each_limit_is_kept_to_also_when_it_moves_or_the_log_is_truncated(open_log: Opener) -> None:
+    log = open_log(index_interval_bytes=200)
+    fill(log, 20)
+    for limit in (40, 10, 30, 30, 20):
+        assert offsets(read(log, 0, limit=limit))[-1] == limit - 2
+    log.truncate_to(10)
+    fill(log, 20, size=70)
+    for limit in (20, 30):
+        assert offsets(read(log, 0, limit=limit))[-1] == limit - 2
+
+
 def test_the_positions_of_the_last_batches_are_enough_however_many_there_were(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +111,19 @@ def test_a_read_stays_in_one_segment_and_the_next_one_begins_where_it_ended(open
         seen += offsets(found)
         at = seen[-1] + 2
     assert seen == list(range(0, 40, 2))
+
+
+def test_what_a_roll_has_written_in_the_middle_of_a_turn_is_not_to_be_read(open_log: Opener) -> None:
+    log = open_log(segment_bytes=300)
+    fill(log, 1)
+    for _ in range(5):
+        log.stage_as_leader(memoryview(build([(b"k", b"v" * 20)] * 2, START_MS)), 0)
+    assert len(log.segments) > 1
+    assert offsets(read(log, 0, limit=log.end_offset)) == [0]
+    assert read(log, 2, limit=log.end_offset) is None
+    assert read(log, 9, limit=log.end_offset) is None
+    log.write_staged()
+    assert offsets(read(log, 2, limit=log.end_offset))[0] == 2
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 41])

@@ -244,6 +244,7 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_transaction_still_undec
     producers.send(0, pid=2, txn=True)
     producers.end(True, pid=2)
     producers.end(True, pid=1)
+    assert producers.states.first_unstable_offset == 0
     producers.states.on_high_watermark(3)
     assert producers.states.first_unstable_offset == 0
     producers.states.on_high_watermark(4)

@@ -119,7 +119,7 @@ def test_appending_goes_on_after_a_clean_stop_as_if_there_had_been_none(tmp_path
                 log.close()
                 log = Log.open(tmp_path / folder, TP, config, clock)
         log.close()
-        found.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir() if p.suffix == ".log"})
+        found.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir() if p.suffix in (".log", ".index")})
     assert found[0] == found[1]
 
 
@@ -236,6 +236,19 @@ def test_offsets_that_go_back_end_the_log(open_log: Opener) -> None:
         file.write(struct.pack(">q", 1))
     log = open_log(clean=False)
     assert (log.end_offset, log.size) == (2, 2 * SIZE)
+
+
+def test_a_batch_that_begins_inside_of_the_one_before_ends_the_log(open_log: Opener) -> None:
+    log = open_log()
+    log.stage_as_leader(memoryview(build([(b"k", b"v")] * 4, START_MS)), 0)
+    log.stage_as_leader(memoryview(build([(b"k", b"v")] * 4, START_MS)), 0)
+    log.write_staged()
+    log.abandon()
+    with open(log.segments[0].file.path, "r+b") as file:
+        file.seek(log.size // 2)
+        file.write(struct.pack(">q", 2))
+    log = open_log(clean=False)
+    assert log.end_offset == 4
 
 
 def test_a_segment_that_begins_before_the_end_of_the_one_before_is_dropped(open_log: Opener) -> None:
