@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 NO_CONTROLLER = -1
 RETRY_AFTER_S = 5.0
+# Replicas on a failed disk are asked about again after this long, then after twice as long, and so on.
+FIRST_DISK_RETRY_S = 5.0
+LAST_DISK_RETRY_S = 600.0
 
 
 class Controller:
@@ -70,6 +73,8 @@ class Controller:
         self._senders: dict[int, BrokerSender] = {}
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._watches: dict[Event, Callable[[WatchEvent], None]] = {}
+        self._disk_retry: asyncio.TimerHandle | None = None
+        self._disk_retry_s = FIRST_DISK_RETRY_S
         self._build_parts()
 
     def _build_parts(self) -> None:
@@ -97,6 +102,8 @@ class Controller:
 
     async def stop(self) -> None:
         await self._queue.stop()
+        if self._disk_retry is not None:
+            self._disk_retry.cancel()
         await self._stop_senders(list(self._senders))
         self._in_office = False
         self.active_id = NO_CONTROLLER
@@ -145,6 +152,8 @@ class Controller:
                     await self._leader_and_isr_answered(broker_id, leader_and_isr)
                 case events.StopReplicaAnswered(broker_id, request, stop_replica):
                     await self._stop_replica_answered(broker_id, request, stop_replica)
+                case events.RetryFailedDisks():
+                    self._retry_failed_disks()
                 case events.RetryOffline():
                     await self._retry_offline()
         except ControllerMoved:
@@ -283,10 +292,7 @@ class Controller:
             batch.send()
             batch.tell_metadata(come, self.context.all_partitions())
             batch.send()
-            replicas = self.context.replicas_on(come)
-            await self._machines.replicas_to(replicas, ReplicaState.ONLINE)
-            await self._machines.bring_online()
-            await self._deletions.replicas_back(replicas)
+            await self._replicas_back(self.context.replicas_on(come))
 
     async def _broker_modification(self, broker_id: int) -> None:
         before = self.context.brokers.get(broker_id)
@@ -314,6 +320,11 @@ class Controller:
             await self._deletions.replicas_not_deleted(going)
         if not leaderless:
             self._tell_metadata_to_all([])
+
+    async def _replicas_back(self, replicas: list[Replica]) -> None:
+        await self._machines.replicas_to(replicas, ReplicaState.ONLINE)
+        await self._machines.bring_online()
+        await self._deletions.replicas_back(replicas)
 
     async def _log_dir_failure(self) -> None:
         """A broker announced that a disk failed: asked about all its replicas, it says which are gone."""
@@ -445,6 +456,7 @@ class Controller:
     async def _leader_and_isr_answered(self, broker_id: int, response: LeaderAndIsrResponse) -> None:
         names = {topic.topic_id: name for name, topic in self.context.topics.items()}
         failed: set[Replica] = set()
+        back: list[Replica] = []
         for topic in response.topics:
             name = names.get(topic.topic_id)
             if name is None:
@@ -453,12 +465,33 @@ class Controller:
                 replica = Replica(TopicPartition(name, partition.partition_index), broker_id)
                 if partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                     failed.add(replica)
-                elif partition.error_code == ErrorCode.NONE:
-                    self.context.replicas_on_failed_disks.discard(replica)
-        failed -= self.context.replicas_on_failed_disks
+                elif partition.error_code == ErrorCode.NONE and replica in self.context.replicas_on_failed_disks:
+                    back.append(replica)
         if failed:
-            self.context.replicas_on_failed_disks |= failed
-            await self._replicas_offline(sorted(failed))
+            self._retry_failed_disks_later()
+        newly_failed = failed - self.context.replicas_on_failed_disks
+        self.context.replicas_on_failed_disks |= failed
+        if newly_failed:
+            await self._replicas_offline(sorted(newly_failed))
+        if back:
+            self._disk_retry_s = FIRST_DISK_RETRY_S
+            self.context.replicas_on_failed_disks -= set(back)
+            await self._replicas_back(back)
+
+    def _retry_failed_disks_later(self) -> None:
+        if self._disk_retry is None:
+            loop = asyncio.get_running_loop()
+            self._disk_retry = loop.call_later(self._disk_retry_s, self._queue.put, events.RetryFailedDisks())
+            self._disk_retry_s = min(self._disk_retry_s * 2, LAST_DISK_RETRY_S)
+
+    def _retry_failed_disks(self) -> None:
+        self._disk_retry = None
+        batch = self._new_batch()
+        for replica in sorted(self.context.replicas_on_failed_disks):
+            leadership = self.context.leaderships.get(replica.partition)
+            if leadership is not None:
+                batch.tell_leadership([replica.broker_id], replica.partition, leadership)
+        batch.send()
 
     async def _stop_replica_answered(
         self, broker_id: int, request: StopReplicaRequest, response: StopReplicaResponse

@@ -80,6 +80,11 @@ class RetryOffline:
     """Try again to bring online what is not: the store could not be written when it was tried last."""
 
 
+@dataclass(frozen=True, slots=True)
+class RetryFailedDisks:
+    """Ask brokers again about the replicas that they had no disk for: it may have been full, and have room now."""
+
+
 Event = (
     Startup
     | ControllerChange
@@ -92,6 +97,7 @@ Event = (
     | LeaderAndIsrAnswered
     | StopReplicaAnswered
     | RetryOffline
+    | RetryFailedDisks
 )
 
 

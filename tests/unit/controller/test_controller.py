@@ -193,6 +193,28 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
     in_world(tmp_path, body)
 
 
+def test_a_topic_that_had_no_room_is_served_when_there_is_some(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("kavka.controller.controller.FIRST_DISK_RETRY_S", 0.05)
+
+    async def body(world: World) -> None:
+        world.controller._disk_retry_s = 0.05
+        world.broker.failed_disk.add(T0)
+        await world.topics.create_topics([NewTopic("t", 1, 1)], timeout_ms=5000)
+        cache = world.broker.cache
+        assert await world.controller.wait_until(lambda: cache.topics["t"].partitions[0].leader == -1, 5)
+        assert T0 not in world.broker.leads
+        await asyncio.sleep(0.1)
+        assert cache.topics["t"].partitions[0].leader == -1
+        world.broker.failed_disk.clear()
+        assert await world.controller.wait_until(lambda: cache.topics["t"].partitions[0].leader == 0, 5)
+        await world.controller.settled()
+        assert await state_node(world, T0) == PartitionStateNode(0, 2, (0,), 1)
+        assert world.broker.leads[T0].leader == 0
+        assert not world.controller.context.replicas_on_failed_disks
+
+    in_world(tmp_path, body)
+
+
 def test_a_controller_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await create(world, "t")
