@@ -1,0 +1,221 @@
+"""Real consumers in classic groups: they join, share, leave, crash, come back, and move partitions one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.support.members import (
+    COOPERATIVE,
+    JAVA_CLIENTS,
+    PYTHON_CLIENTS,
+    Member,
+    wait_for_records,
+    wait_for_split,
+)
+from tests.support.processes import wait_until
+from tests.support.targets import Target, start_target
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+
+PARTITIONS = 6
+SESSION = 6_000
+ALL_CLIENTS = [*PYTHON_CLIENTS, *(pytest.param(name, marks=pytest.mark.java) for name in JAVA_CLIENTS)]
+
+
+@pytest.fixture(scope="module")
+def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    overrides = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1_000}
+    started = start_target(target_name, tmp_path_factory.mktemp("groups"), overrides)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+Join = Callable[..., Member]
+
+
+@pytest.fixture
+def topic_of_six(broker: Target, topic: str) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
+    return topic
+
+
+@pytest.fixture
+def join(broker: Target, topic_of_six: str, tmp_path: Path) -> Iterator[Join]:
+    members: list[Member] = []
+
+    def start(client: str = "confluent", **options: object) -> Member:
+        member = Member(
+            client,
+            tmp_path,
+            broker.bootstrap_servers,
+            f"group-of-{topic_of_six}",
+            topic_of_six,
+            session_ms=SESSION,
+            **options,  # type: ignore[arg-type]
+        )
+        members.append(member)
+        return member
+
+    yield start
+    for member in members:
+        member.process.kill()
+
+
+def produce(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=number % partitions)
+    assert producer.flush(20) == 0
+
+
+def committed(broker: Target, group: str, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    try:
+        return [p.offset for p in consumer.committed([TopicPartition(topic, i) for i in range(PARTITIONS)], timeout=20)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("client", ALL_CLIENTS)
+def test_members_share_the_partitions_and_give_them_back_when_they_leave(
+    client: str, broker: Target, topic_of_six: str, join: Join, request: pytest.FixtureRequest
+) -> None:
+    if client.startswith("java-"):
+        request.getfixturevalue("java_parts")
+    first = join(client)
+    wait_for_split([first], PARTITIONS)
+    second = join(client)
+    wait_for_split([first, second], PARTITIONS)
+    produce(broker, topic_of_six, 60)
+    wait_for_records([first, second], dict.fromkeys(range(PARTITIONS), 10))
+    seen = [offset for member in (first, second) for part in member.offsets().items() for offset in enumerate(part[1])]
+    assert len(seen) == 60, "every record once"
+    second.leave()
+    started = time.monotonic()
+    wait_for_split([first], PARTITIONS, timeout=SESSION / 1000 + 2)
+    assert time.monotonic() - started < SESSION / 1000, "a member that leaves is not waited for"
+    wait_until(
+        lambda: committed(broker, f"group-of-{topic_of_six}", topic_of_six) == [10] * PARTITIONS,
+        timeout=20,
+        what="all records committed",
+        interval=0.2,
+    )
+
+
+@pytest.mark.parametrize("client", ALL_CLIENTS)
+def test_the_partitions_of_a_member_that_crashed_go_to_the_others_after_its_session(
+    client: str, broker: Target, join: Join, request: pytest.FixtureRequest
+) -> None:
+    if client.startswith("java-"):
+        request.getfixturevalue("java_parts")
+    first, second = join(client), join(client)
+    wait_for_split([first, second], PARTITIONS)
+    second.crash()
+    crashed = time.monotonic()
+    wait_for_split([first], PARTITIONS, timeout=SESSION / 1000 * 4)
+    assert time.monotonic() - crashed > SESSION / 1000 * 0.8, "not before its session is over"
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("java_parts")
+def test_members_of_all_clients_share_one_group(broker: Target, topic_of_six: str, join: Join) -> None:
+    members = [join(client) for client in (*PYTHON_CLIENTS, *JAVA_CLIENTS)]
+    wait_for_split(members, PARTITIONS, timeout=60)
+    produce(broker, topic_of_six, 60)
+    wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
+    for member in members[:-1]:
+        member.leave()
+    wait_for_split(members[-1:], PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    "client", ["confluent", "kafka-python", *(pytest.param(n, marks=pytest.mark.java) for n in JAVA_CLIENTS)]
+)
+def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_notices(
+    client: str, join: Join, request: pytest.FixtureRequest
+) -> None:
+    if client.startswith("java-"):
+        request.getfixturevalue("java_parts")
+    first = join(client, instance_id="one")
+    second = join(client, instance_id="two")
+    wait_for_split([first, second], PARTITIONS)
+    mine = second.partitions
+    time.sleep(1)
+    changes = first.changes
+    second.crash()
+    again = join(client, instance_id="two")
+    wait_until(lambda: again.look().partitions == mine, timeout=30, what="the same partitions again")
+    time.sleep(SESSION / 1000)
+    assert first.changes == changes, "the other member has seen no rebalance"
+
+
+def test_of_two_static_members_with_one_name_the_older_is_fenced(join: Join) -> None:
+    first = join("confluent", instance_id="one")
+    wait_for_split([first], PARTITIONS)
+    second = join("confluent", instance_id="one")
+    wait_for_split([second], PARTITIONS)
+    wait_until(
+        lambda: "FENCED" in first.process.log_tail(20_000).upper() or not first.look().partitions,
+        timeout=20,
+        what="the older one to notice",
+    )
+
+
+@pytest.mark.parametrize("client", ["confluent", *(pytest.param(n, marks=pytest.mark.java) for n in JAVA_CLIENTS)])
+def test_cooperative_members_give_up_only_what_moves(client: str, join: Join, request: pytest.FixtureRequest) -> None:
+    if client.startswith("java-"):
+        request.getfixturevalue("java_parts")
+    first = join(client, assignors=COOPERATIVE)
+    wait_for_split([first], PARTITIONS)
+    second = join(client, assignors=COOPERATIVE)
+    wait_for_split([first, second], PARTITIONS)
+    revoked = {p["partition"] for event in first.named("partitions_revoked") for p in event["partitions"]}
+    assert revoked == second.partitions
+    third = join(client, assignors=COOPERATIVE)
+    wait_for_split([first, second, third], PARTITIONS)
+    kept = first.partitions
+    second.leave()
+    wait_for_split([first, third], PARTITIONS)
+    assert first.partitions >= kept
+
+
+def test_new_partitions_of_a_topic_are_given_to_the_members(broker: Target, topic_of_six: str, join: Join) -> None:
+    members = [join("confluent"), join("confluent")]
+    wait_for_split(members, PARTITIONS)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic_of_six, PARTITIONS + 4)])[topic_of_six].result(20)
+    wait_for_split(members, PARTITIONS + 4, timeout=60)
+
+
+def test_a_group_goes_over_to_another_assignor_one_member_after_the_other(join: Join) -> None:
+    both = ("roundrobin", "range")
+    first, second = join("confluent"), join("confluent")
+    wait_for_split([first, second], PARTITIONS)
+    for _ in range(2):
+        first.leave()
+        first, second = second, join("confluent", assignors=both)
+        wait_for_split([first, second], PARTITIONS)
+    admin = AdminClient({"bootstrap.servers": first.process.argv[4]})
+    group = first.process.argv[5]
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert described.partition_assignor in both
+
+
+def test_a_member_that_slept_through_its_session_joins_again(join: Join) -> None:
+    import signal
+
+    first, second = join("confluent"), join("confluent")
+    wait_for_split([first, second], PARTITIONS)
+    second.process.signal(signal.SIGSTOP)
+    wait_for_split([first], PARTITIONS, timeout=SESSION / 1000 * 4)
+    second.process.signal(signal.SIGCONT)
+    wait_for_split([first, second], PARTITIONS)
