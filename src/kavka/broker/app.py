@@ -24,12 +24,19 @@ from kavka.broker.workers import Workers
 from kavka.common.clock import Clock, SystemClock
 from kavka.common.errors import ErrorCode
 from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
 from kavka.controller.channel import LocalChannel
 from kavka.controller.controller import Controller
 from kavka.controller.topics import NewTopic, Topics
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
-from kavka.metadata.cluster import ProducerIds, agree_on_cluster_id, lay_out, register_broker
+from kavka.metadata.cluster import (
+    ProducerIds,
+    agree_on_cluster_id,
+    announce_log_dir_failure,
+    lay_out,
+    register_broker,
+)
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.features import TRANSACTION_VERSION, Features
@@ -40,6 +47,7 @@ from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, Updat
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.log_dir import LogDir
 from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
 
@@ -73,13 +81,14 @@ class Broker:
             lambda topic: self.configs.log_config(topic),
             StorageSettings.from_values(settings.configs.values),
             self.clock,
-            on_dir_failure=lambda directory, gone: self.replica_manager.on_dir_failure(directory, gone),
+            on_dir_failure=self._dir_failed,
             on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
         )
         self.replica_manager = ReplicaManager(
             self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
         )
         self.listeners: list[Listener] = []
+        self._announcing: asyncio.Future[None] | None = None
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -216,6 +225,10 @@ class Broker:
         self.groups.on_topics_deleted(gone)
         return UpdateMetadataResponse()
 
+    def _dir_failed(self, directory: LogDir, gone: list[TopicPartition]) -> None:
+        self.replica_manager.on_dir_failure(directory, gone)
+        self._announcing = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
+
     def _topic_changed(self, topic: str) -> None:
         self.log_manager.update_config(topic, self.configs.log_config(topic))
 
@@ -280,10 +293,11 @@ def run(settings: Settings, ready: Ready | None = None) -> int:
     """A broker as the whole process. Errors of the start are raised: OSError, ConfigError, KafkaError, LogDirError, StoreError."""
     _allow_many_files()
     try:
-        from uvloop import run as run_loop
+        import uvloop
     except ImportError:
-        run_loop = asyncio.run
-    run_loop(serve(settings, ready))
+        asyncio.run(serve(settings, ready))
+    else:
+        uvloop.run(serve(settings, ready))
     return 0
 
 

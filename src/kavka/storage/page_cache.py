@@ -1,7 +1,7 @@
 """Is a piece of a file in memory? The loop sends only what is; a worker thread fetches the rest first.
 
-`preadv` with RWF_NOWAIT reads a byte only if that needs no disk. Kernels read ahead in windows of 128 KB, so one probe in
-each window and one at the end is a good guess: wrong guesses cost a slow send, never wrong data.
+`preadv` with RWF_NOWAIT reads a byte only if that needs no disk. Kernels read ahead in windows of 128 KB, so one probe
+in each window and one at the end is a good guess: wrong guesses cost a slow send, never wrong data.
 """
 
 from __future__ import annotations
