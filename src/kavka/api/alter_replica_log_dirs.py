@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34): move partitions between the log directories of this broker. v2 is flexible.
 
-The answer says that the move began; DescribeLogDirs shows the copy as a future replica until it is done. For a partition
-that is not here yet the wish is kept, and it is told that there is no replica, as Kafka does.
+The answer says that the move began; DescribeLogDirs shows the copy as a future replica until it is done. For a
+partition that is not here yet the wish is kept, and it is told that there is no replica, as Kafka does.
 """
 
 from __future__ import annotations

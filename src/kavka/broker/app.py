@@ -59,7 +59,7 @@ Ready = Callable[[Sequence[Listener]], None]
 
 
 class Broker:
-    """One broker on the running loop: `await start()`, later `await stop()`. It is also what handlers get their services from."""
+    """One broker on the running loop: `await start()`, later `await stop()`. Handlers get their services from it."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -154,7 +154,8 @@ class Broker:
         self._closing.callback(self.log_manager.abandon)
         _, known_cluster = self.log_manager.claim(self.broker_id, None)
         settings.metadata_dir.mkdir(parents=True, exist_ok=True)
-        self.store = await self.run_in_worker(EmbeddedStore.open, Path(settings.metadata_dir, METADATA_FILE), self.clock)
+        path = Path(settings.metadata_dir, METADATA_FILE)
+        self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
         self._closing.push_async_callback(self.store.close)
         await lay_out(self.store)
         self.cluster_id = await agree_on_cluster_id(self.store, known_cluster)
@@ -166,7 +167,8 @@ class Broker:
         return BrokerRegistration(
             self.broker_id,
             tuple(
-                EndPoint(a.name, a.protocol, a.host, a.port or bound[a.name]) for a in self.settings.advertised_listeners
+                EndPoint(told.name, told.protocol, told.host, told.port or bound[told.name])
+                for told in self.settings.advertised_listeners
             ),
             self.clock.now_ms(),
             self.settings.broker_rack,
@@ -290,7 +292,8 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
 
 
 def run(settings: Settings, ready: Ready | None = None) -> int:
-    """A broker as the whole process. Errors of the start are raised: OSError, ConfigError, KafkaError, LogDirError, StoreError."""
+    """A broker as the whole process. What can go wrong at the start is raised: OSError, ConfigError, KafkaError,
+    LogDirError, StoreError."""
     _allow_many_files()
     try:
         import uvloop

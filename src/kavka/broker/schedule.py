@@ -1,4 +1,5 @@
-"""Runs the storage layer's jobs (storage/jobs.py): each at its period, the blocking part in a worker, never twice at once."""
+"""Runs the storage layer's jobs (storage/jobs.py), each at its period: the blocking part in a worker, never twice at
+once."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Acceptor:
         self._accepting = False
 
     def bind(self, host: str, port: int, backlog: int) -> int:
-        """Bind every address that `host` stands for ("" is all of them); returns the port (given, or a free one for 0)."""
+        """Bind every address that `host` stands for ("" is all of them); returns the port (for 0 a free one)."""
         addresses = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE, proto=socket.IPPROTO_TCP
         )

@@ -1,8 +1,8 @@
 """What leaves a connection: bytes and pieces of files, in order, straight to a non-blocking socket.
 
 `send` writes at once as much as the socket takes. What is left waits in a queue until the socket has room again; a
-FileSlice goes by sendfile from the page cache to the socket, and never through this process. Bytes that stand in front of a
-slice are sent with MSG_MORE, so that both share packets.
+FileSlice goes by sendfile from the page cache to the socket, and never through this process. Bytes that stand in front
+of a slice are sent with MSG_MORE, so that both share packets.
 """
 
 from __future__ import annotations
