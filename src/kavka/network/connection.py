@@ -8,7 +8,7 @@ decoded. Part of a request that was received is carried over to the next read; a
 which grows as its bytes come, so that a length alone never makes us allocate.
 
 Who waits: a future holds its place in the line of answers while later requests are handled; a coroutine makes the
-connection stop reading until it is done. Too many unanswered requests, or answers that the peer does not take, do so too.
+connection stop reading until it is done. Too many unanswered requests, or answers that the peer does not take, do too.
 """
 
 from __future__ import annotations
