@@ -22,15 +22,14 @@ from kavka.protocol.messages.list_transactions import (
 
 @handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
 def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    matches = None
-    if request.transactional_id_pattern:
-        try:
-            matches = compile_pattern(request.transactional_id_pattern).matches
-        except BadPattern as error:
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     names = request.state_filters
     states = frozenset(BY_NAME[name] for name in names if name in BY_NAME) if names else None
-    found = ctx.broker.transactions.list(request.producer_id_filters, states, request.duration_filter, matches)
+    pattern = request.transactional_id_pattern
+    try:
+        matches = compile_pattern(pattern).matches if pattern else None
+        found = ctx.broker.transactions.list(request.producer_id_filters, states, request.duration_filter, matches)
+    except BadPattern as error:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in BY_NAME],
         transaction_states=[
