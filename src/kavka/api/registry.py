@@ -60,6 +60,8 @@ HANDLER_MODULES = (
     "describe_producers",
     "describe_transactions",
     "list_transactions",
+    "consumer_group_heartbeat",
+    "consumer_group_describe",
     "describe_topic_partitions",
 )
 

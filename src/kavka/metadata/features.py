@@ -22,7 +22,7 @@ class Levels(NamedTuple):
     highest: int
 
 
-SUPPORTED: Mapping[str, Levels] = {TRANSACTION_VERSION: Levels(0, 2)}
+SUPPORTED: Mapping[str, Levels] = {TRANSACTION_VERSION: Levels(0, 2), GROUP_VERSION: Levels(0, 1)}
 
 
 class Features:

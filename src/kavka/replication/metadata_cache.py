@@ -45,6 +45,8 @@ class MetadataCache:
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.names_by_id: dict[UUID, str] = {}
+        # Goes up whenever a topic comes or goes, or its partitions or their replicas change; not with leaders.
+        self.topics_version = 0
 
     def update(self, request: UpdateMetadataRequest) -> list[str]:
         """Take what the controller says; returns the topics that are gone by it."""
@@ -69,7 +71,11 @@ class MetadataCache:
                 self.forget(name)
                 topic = self.topics[name] = TopicInfo(name, state.topic_id)
                 self.names_by_id[state.topic_id] = name
+                self.topics_version += 1
             for partition in state.partition_states:
+                known = topic.partitions.get(partition.partition_index)
+                if known is None or known.replicas != partition.replicas:
+                    self.topics_version += 1
                 topic.partitions[partition.partition_index] = partition
         return gone
 
@@ -77,6 +83,7 @@ class MetadataCache:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self.names_by_id.pop(topic.topic_id, None)
+            self.topics_version += 1
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return self.names_by_id.get(topic_id)

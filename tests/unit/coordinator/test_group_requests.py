@@ -95,6 +95,13 @@ class Services:
             offsets_load_buffer_size=5_242_880,
             offsets_commit_timeout_ms=5_000,
             zookeeper_connect=None,
+            group_coordinator_rebalance_protocols=("classic", "consumer"),
+            group_consumer_session_timeout_ms=45_000,
+            group_consumer_heartbeat_interval_ms=5_000,
+            group_consumer_max_size=100,
+            group_consumer_assignors=("uniform", "range"),
+            group_consumer_migration_policy="bidirectional",
+            group_consumer_assignment_interval_ms=0,
         )
         self.settings.__dict__.update(overrides)
         self.metadata_cache = MetadataCache()

@@ -492,6 +492,12 @@ class ClassicProtocol:
             return self._prepare_rebalance(group, f"it has more than {self.config.max_size} members")
         return NOTHING
 
+    def adopt(self, group: ClassicGroup, reason: str) -> Outcome:
+        """A group that was one of the newer protocol until now: its members have to agree on an assignment."""
+        for member in group.members.values():
+            self._extend_session(group, member, member.session_timeout_ms)
+        return self._prepare_rebalance(group, reason)
+
     def on_unloaded(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Nothing of this group can be done here any more: whoever waits is told so, and no timer fires."""
         for member in list(group.members.values()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from kavka.coordinator.group.consumer.config import ConsumerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     offsets_retention_check_ms: int = 600_000
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @classmethod
     def of(cls, settings: Any) -> GroupConfig:
@@ -26,4 +29,5 @@ class GroupConfig:
             offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             offsets_retention_check_ms=settings.offsets_retention_check_interval_ms,
+            consumer=ConsumerConfig.of(settings),
         )

@@ -11,10 +11,12 @@ from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
 from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.consumer.topics import CachedTopics
 from kavka.coordinator.group.shard import CommitItem, GroupShard, check_group_id
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
 from kavka.coordinator.operations import Outcome, Timers
 from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kavka.protocol.messages.leave_group import LeaveGroupRequest
@@ -72,6 +74,7 @@ class GroupCoordinator:
             commit_timeout_ms=settings.offsets_commit_timeout_ms,
         )
         self._clock = clock
+        self._topics = CachedTopics(metadata_cache)
         self._expiry: asyncio.TimerHandle | None = None
         self._commits = None
         if metrics is not None:
@@ -80,7 +83,7 @@ class GroupCoordinator:
             metrics.gauge("kavka_group_offsets", "Committed offsets that this broker keeps", read=self._count_offsets)
 
     def _make_shard(self, timers: Timers) -> GroupShard:
-        return GroupShard(self._clock, timers, self.config)
+        return GroupShard(self._clock, timers, self.config, self._topics)
 
     # ---- start and stop
 
@@ -159,6 +162,16 @@ class GroupCoordinator:
         check_group_id(request.group_id)
         return self.run(request.group_id, GroupShard.leave, request, version)
 
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, version: int, client_id: str, client_host: str
+    ) -> Any:
+        host = self.host(request.group_id)
+        outcome = host.shard.consumer_heartbeat(request, version, client_id, client_host)
+        if outcome.records:
+            return host.submit(outcome)
+        # What the member is told must not be taken back, even where others wrote it.
+        return host.read(lambda _: outcome.response)
+
     # ---- offsets
 
     def commit_offsets(
@@ -178,9 +191,7 @@ class GroupCoordinator:
             self._commits.value += len(records)
         return host.append(records, response)
 
-    def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any
-    ) -> Any:
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any) -> Any:
         """The offsets count when the marker that commits the transaction comes."""
         host = self.host(request.group_id)
         records = host.shard.commit_offsets(

@@ -18,10 +18,16 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group import records
 from kavka.coordinator.group.classic import ClassicProtocol, leave_response
 from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.consumer.describe import describe_group
+from kavka.coordinator.group.consumer.migration import ConsumerGroups
+from kavka.coordinator.group.consumer.state import ConsumerGroup
+from kavka.coordinator.group.consumer.topics import NoTopics, Topics
 from kavka.coordinator.group.offsets import OffsetStore
 from kavka.coordinator.group.records import CommittedOffset, GroupRecord, OffsetRecord
 from kavka.coordinator.group.state import CONSUMER, DEAD, EMPTY, STABLE, AnswerJoin, AnswerSync, ClassicGroup
 from kavka.coordinator.operations import Journal, Outcome, Timers
+from kavka.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kavka.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest
@@ -62,7 +68,7 @@ class GroupShard:
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
 
-    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig) -> None:
+    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig, topics: Topics | None = None) -> None:
         self._clock = clock
         self._config = config
         self.journal = Journal()
@@ -70,6 +76,7 @@ class GroupShard:
         self.offsets = OffsetStore(self.journal)
         self.classic = ClassicProtocol(clock, timers, config)
         self._replays: dict[type, Callable[[Any], None]] = {GroupRecord: self._replay_group}
+        self.consumer = ConsumerGroups(self, clock, timers, config.consumer, topics or NoTopics())
 
     # ---- replay
 
@@ -94,7 +101,7 @@ class GroupShard:
         group = self.groups.get(record.group)
         # One that an operation removes is DEAD already, and goes when its tombstone is committed.
         if isinstance(group, ClassicGroup) and group.state is not DEAD:
-            del self.groups[record.group]
+            self.journal.drop(self.groups, record.group)
 
     def on_loaded(self) -> list[Outcome]:
         outcomes = []
@@ -105,6 +112,7 @@ class GroupShard:
                 del self.groups[group.group_id]
             else:
                 outcomes.append(self.classic.on_loaded(group))
+        self.consumer.on_loaded()
         return outcomes
 
     def on_unloaded(self, code: ErrorCode) -> None:
@@ -131,7 +139,10 @@ class GroupShard:
     ) -> Outcome:
         self.classic.check_join(request)
         group_id = request.group_id
-        if group_id in self.groups:
+        known = self.groups.get(group_id)
+        if type(known) is ConsumerGroup:
+            return self.consumer.join_classic(known, request, version, client_id, client_host, answer)
+        if known is not None:
             group = self.classic_group(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
             return self.classic.join(group, request, version, client_id, client_host, answer)
         if request.member_id:
@@ -143,6 +154,9 @@ class GroupShard:
 
     def sync(self, request: SyncGroupRequest, version: int, answer: AnswerSync) -> Outcome:
         check_group_id(request.group_id)
+        known = self.groups.get(request.group_id)
+        if type(known) is ConsumerGroup:
+            return self.consumer.sync_classic(known, request, answer)
         group = self.classic_group(request.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         return self.classic.sync(group, request, version, answer)
 
@@ -150,6 +164,9 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if type(group) is ClassicGroup:
             self.classic.heartbeat(group, request)
+            return
+        if type(group) is ConsumerGroup:
+            self.consumer.heartbeat_classic(group, request)
             return
         check_group_id(request.group_id)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -164,8 +181,21 @@ class GroupShard:
                 for m in leaving
             ]
             return Outcome(response=leave_response(answers, version))
+        known = self.groups.get(request.group_id)
+        if type(known) is ConsumerGroup:
+            return self.consumer.leave_classic(known, request, version)
         group = self.classic_group(request.group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         return self.classic.leave(group, request, version)
+
+    # ---- members of groups of the new protocol
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, version: int, client_id: str, client_host: str
+    ) -> Outcome:
+        return self.consumer.consumer_heartbeat(request, version, client_id, client_host)
+
+    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        return describe_group(self.consumer.group(group_id), self.consumer.topics, self.consumer.default_assignor)
 
     # ---- offsets
 
@@ -184,7 +214,9 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is not None:
             member = group.check_commit(member_id, instance_id, generation, transactional)
-            if member is not None and not transactional and type(group) is ClassicGroup:
+            if type(group) is ConsumerGroup:
+                group.check_commits(member, generation, version, transactional, items)
+            elif member is not None and not transactional:
                 self.classic.note_alive(group, member)
         elif generation >= 0:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION)
@@ -212,6 +244,9 @@ class GroupShard:
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Whether this member may see the offsets of the group: of a classic one anybody may."""
+        group = self.groups.get(group_id)
+        if type(group) is ConsumerGroup:
+            group.check_fetch(member_id, member_epoch)
 
     def fetch_offset(
         self, group_id: str, topic: str, partition: int, require_stable: bool, topic_id: Any = ZERO_UUID
@@ -260,20 +295,18 @@ class GroupShard:
             expired = self._expired_offsets(group, now)
             gone += expired
             left = len(self.offsets.of_group(group.group_id)) - len(expired)
-            if (
-                isinstance(group, ClassicGroup)
-                and group.is_empty
-                and not group.pending_join
-                and not left
-                and not self.offsets.has_pending(group.group_id)
-            ):
+            if not group.is_empty or left or self.offsets.has_pending(group.group_id):
+                continue
+            if isinstance(group, ConsumerGroup):
+                gone += group.tombstones()
+            elif not group.pending_join:
                 dead.append(group)
         return self._drop_groups(dead, gone)
 
     def _expired_offsets(self, group: Any, now: int) -> list[OffsetRecord]:
-        if not isinstance(group, ClassicGroup):
-            return []
         retention = self._config.offsets_retention_ms
+        if isinstance(group, ConsumerGroup):
+            return self.offsets.expired(group.group_id, _committed_at, now, retention, group.subscribes_to)
         if group.protocol_type is None:
             return self.offsets.expired(group.group_id, _committed_at, now, retention)
         if group.is_empty:
@@ -291,7 +324,9 @@ class GroupShard:
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         group.check_delete()
-        gone = self.offsets.tombstones(group_id, self.partitions_with_offsets(group_id))
+        gone: list[Any] = list(self.offsets.tombstones(group_id, self.partitions_with_offsets(group_id)))
+        if isinstance(group, ConsumerGroup):
+            return Outcome(gone + group.tombstones())
         return self._drop_groups([group], gone)
 
     def _drop_groups(self, dead: list[ClassicGroup], gone: list[Any]) -> Outcome:

@@ -1,12 +1,12 @@
 """[pure] The records of groups of the new protocol in `__consumer_offsets`, in Kafka's own layout.
 
-    key 3    ConsumerGroupMetadataKey: group                       the group's epoch, and a hash of its topics' metadata
-    key 4    ConsumerGroupPartitionMetadataKey: group              (Kafka before 4.1: the metadata itself; read, never written)
-    key 5    ConsumerGroupMemberMetadataKey: group, member         what a member has said of itself
-    key 6    ConsumerGroupTargetAssignmentMetadataKey: group       the epoch of the target assignment, and when it was made
-    key 7    ConsumerGroupTargetAssignmentMemberKey: group, member   what the member shall have
-    key 8    ConsumerGroupCurrentMemberAssignmentKey: group, member   what it has, and what it still has to give up
-    key 16   ConsumerGroupRegularExpressionKey: group, pattern     the topics that a pattern stands for
+    key 3    ConsumerGroupMetadata, by group                     its epoch, and a hash of its topics' metadata
+    key 4    ConsumerGroupPartitionMetadata, by group            (before Kafka 4.1 the metadata itself; never written)
+    key 5    ConsumerGroupMemberMetadata, by group and member    what a member has said of itself
+    key 6    ConsumerGroupTargetAssignmentMetadata, by group     the epoch of the target, and when it was made
+    key 7    ConsumerGroupTargetAssignmentMember, by both        what the member shall have
+    key 8    ConsumerGroupCurrentMemberAssignment, by both       what it has, and what it still has to give up
+    key 16   ConsumerGroupRegularExpression, by group, pattern   the topics that a pattern stands for
 
 Without a value a record is a tombstone.
 """
@@ -20,6 +20,7 @@ from uuid import UUID
 from kavka.coordinator.group import records as layout
 from kavka.coordinator.group.records import Encoded, encode_message
 from kavka.protocol.messages import offsets_topic as messages
+from kavka.records.batch import Buffer
 
 GROUP_KEY = 3
 PARTITION_METADATA_KEY = 4
@@ -249,13 +250,13 @@ def _write_owned(owned: Owned) -> list[messages.TopicPartitions]:
 # ---- reading
 
 
-def _value(kind: Any, value: memoryview) -> Any:
+def _value(kind: Any, value: Buffer) -> Any:
     (version,) = _VERSION.unpack_from(value, 0)
     message, _ = kind.decode(value, 2, version)
     return message
 
 
-def decode_group_epoch(version: int, key: memoryview, value: memoryview | None) -> GroupEpochRecord:
+def decode_group_epoch(version: int, key: Buffer, value: Buffer | None) -> GroupEpochRecord:
     where, _ = messages.ConsumerGroupMetadataKey.decode(key, 2, version)
     if value is None:
         return GroupEpochRecord(where.group_id, None)
@@ -263,12 +264,12 @@ def decode_group_epoch(version: int, key: memoryview, value: memoryview | None) 
     return GroupEpochRecord(where.group_id, GroupEpoch(found.epoch, found.metadata_hash))
 
 
-def decode_partition_metadata(version: int, key: memoryview, value: memoryview | None) -> PartitionMetadataRecord:
+def decode_partition_metadata(version: int, key: Buffer, value: Buffer | None) -> PartitionMetadataRecord:
     where, _ = messages.ConsumerGroupPartitionMetadataKey.decode(key, 2, version)
     return PartitionMetadataRecord(where.group_id, None if value is None else True)
 
 
-def decode_member(version: int, key: memoryview, value: memoryview | None) -> MemberRecord:
+def decode_member(version: int, key: Buffer, value: Buffer | None) -> MemberRecord:
     where, _ = messages.ConsumerGroupMemberMetadataKey.decode(key, 2, version)
     if value is None:
         return MemberRecord(where.group_id, where.member_id, None)
@@ -292,7 +293,7 @@ def decode_member(version: int, key: memoryview, value: memoryview | None) -> Me
     return MemberRecord(where.group_id, where.member_id, subscription)
 
 
-def decode_target_epoch(version: int, key: memoryview, value: memoryview | None) -> TargetEpochRecord:
+def decode_target_epoch(version: int, key: Buffer, value: Buffer | None) -> TargetEpochRecord:
     where, _ = messages.ConsumerGroupTargetAssignmentMetadataKey.decode(key, 2, version)
     if value is None:
         return TargetEpochRecord(where.group_id, None)
@@ -300,7 +301,7 @@ def decode_target_epoch(version: int, key: memoryview, value: memoryview | None)
     return TargetEpochRecord(where.group_id, TargetEpoch(found.assignment_epoch, found.assignment_timestamp))
 
 
-def decode_target_member(version: int, key: memoryview, value: memoryview | None) -> TargetMemberRecord:
+def decode_target_member(version: int, key: Buffer, value: Buffer | None) -> TargetMemberRecord:
     where, _ = messages.ConsumerGroupTargetAssignmentMemberKey.decode(key, 2, version)
     if value is None:
         return TargetMemberRecord(where.group_id, where.member_id, None)
@@ -309,7 +310,7 @@ def decode_target_member(version: int, key: memoryview, value: memoryview | None
     return TargetMemberRecord(where.group_id, where.member_id, partitions)
 
 
-def decode_current(version: int, key: memoryview, value: memoryview | None) -> CurrentRecord:
+def decode_current(version: int, key: Buffer, value: Buffer | None) -> CurrentRecord:
     where, _ = messages.ConsumerGroupCurrentMemberAssignmentKey.decode(key, 2, version)
     if value is None:
         return CurrentRecord(where.group_id, where.member_id, None)
@@ -324,7 +325,7 @@ def decode_current(version: int, key: memoryview, value: memoryview | None) -> C
     return CurrentRecord(where.group_id, where.member_id, current)
 
 
-def decode_pattern(version: int, key: memoryview, value: memoryview | None) -> PatternRecord:
+def decode_pattern(version: int, key: Buffer, value: Buffer | None) -> PatternRecord:
     where, _ = messages.ConsumerGroupRegularExpressionKey.decode(key, 2, version)
     if value is None:
         return PatternRecord(where.group_id, where.regular_expression, None)

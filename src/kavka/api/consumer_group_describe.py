@@ -1,0 +1,51 @@
+"""ConsumerGroupDescribe (key 69): epochs, members and assignments of groups of the new protocol.
+
+v0  as of Kafka 4.0
+v1  member_type: whether a member speaks the classic or the new protocol
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.describe_groups import ALL_OPERATIONS
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.shard import GroupShard
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+
+def _failed(group_id: str, error: KafkaError) -> DescribedGroup:
+    return DescribedGroup(group_id=group_id, error_code=int(error.code), error_message=error.message)
+
+
+def _on_error(request: ConsumerGroupDescribeRequest, version: int, error: KafkaError) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(groups=[_failed(group_id, error) for group_id in request.group_ids])
+
+
+@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), on_error=_on_error)
+async def handle(ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    groups = [await _describe(ctx, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+async def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        found: Any = ctx.broker.groups.read(group_id, GroupShard.describe_consumer, group_id)
+        described: DescribedGroup = await found if isinstance(found, asyncio.Future) else found
+    except KafkaError as error:
+        return _failed(group_id, error)
+    return described

@@ -1,0 +1,23 @@
+"""ConsumerGroupHeartbeat (key 68): a member of a group of the new protocol joins, lives, is told what to do, leaves.
+
+v0  as of Kafka 4.0; the coordinator makes the member id
+v1  the member makes its id itself; subscribed_topic_regex
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.metadata.features import GROUP_VERSION
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+
+@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1))
+def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+    if ctx.broker.features.level(GROUP_VERSION) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not every broker of the cluster serves this group protocol.")
+    return ctx.broker.groups.consumer_heartbeat(request, ctx.version, ctx.client_id or "", ctx.client_host)

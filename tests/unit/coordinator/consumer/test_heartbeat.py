@@ -1,0 +1,609 @@
+"""ConsumerGroupHeartbeat: joining, living, being told, leaving."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.consumer.state import GroupState, MemberState
+from kavka.coordinator.operations import Outcome
+from tests.unit.coordinator.consumer.harness import (
+    INTERVAL,
+    REBALANCE,
+    SESSION,
+    ConsumerHarness,
+    assigned,
+    topic_id,
+)
+from tests.unit.coordinator.harness import GROUP
+
+
+def joined(harness: ConsumerHarness, name: str = "m", **fields: Any) -> Any:
+    options: dict[str, Any] = {"owned": (), "topics": ("t",), "rebalance_timeout_ms": REBALANCE}
+    return harness.beat(name, 0, **(options | fields))
+
+
+# ---- joining
+
+
+def test_the_first_member_gets_all_partitions_with_its_first_answer() -> None:
+    harness = ConsumerHarness({"t": 3})
+    response = joined(harness)
+    assert response.error_code == 0
+    assert response.member_id == "m"
+    assert response.member_epoch == 1
+    assert response.heartbeat_interval_ms == INTERVAL
+    assert assigned(harness, response) == {("t", 0), ("t", 1), ("t", 2)}
+    assert harness.state == "Stable"
+
+
+def test_before_version_1_the_coordinator_makes_the_member_id() -> None:
+    harness = ConsumerHarness({"t": 1})
+    response = joined(harness, "", version=0)
+    assert len(response.member_id) == 36
+    assert list(harness.group.members) == [response.member_id]
+
+
+def test_a_topic_that_is_not_there_gives_nothing_until_it_is() -> None:
+    harness = ConsumerHarness()
+    member = harness.member("t")
+    assert member.owned == set()
+    assert (member.epoch, harness.state) == (1, "Stable")
+    harness.topics.set("t", 2)
+    harness.settle(member)
+    assert member.owned == {("t", 0), ("t", 1)}
+    assert member.epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"group": ""}, "GroupId can't be empty."),
+        ({"instance_id": ""}, "InstanceId can't be empty."),
+        ({"rack_id": " "}, "RackId can't be empty."),
+        ({"rebalance_timeout_ms": -1}, "RebalanceTimeoutMs must be provided in first request."),
+        ({"owned": None}, "TopicPartitions must be empty when (re-)joining."),
+        ({"owned": [("t", 0)]}, "TopicPartitions must be empty when (re-)joining."),
+        (
+            {"topics": None},
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+        ),
+    ],
+)
+def test_a_first_request_that_lacks_something_is_refused(fields: dict[str, Any], message: str) -> None:
+    harness = ConsumerHarness({"t": 1})
+    response = joined(harness, **fields)
+    assert ErrorCode(response.error_code) is ErrorCode.INVALID_REQUEST
+    assert response.error_message == message
+    assert harness.log == []
+    assert harness.timers.timers == {}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "member_id", "instance_id", "message"),
+    [
+        (1, "", None, "MemberId can't be empty."),
+        (-1, "", None, "MemberId can't be empty."),
+        (-2, "m", None, "InstanceId can't be null."),
+        (-3, "m", None, "MemberEpoch is invalid."),
+    ],
+)
+def test_epochs_that_make_no_sense_are_refused(
+    epoch: int, member_id: str, instance_id: str | None, message: str
+) -> None:
+    response = ConsumerHarness().beat(member_id, epoch, instance_id=instance_id)
+    assert ErrorCode(response.error_code) is ErrorCode.INVALID_REQUEST
+    assert response.error_message == message
+
+
+def test_an_assignor_that_is_not_there_is_refused() -> None:
+    response = joined(ConsumerHarness({"t": 1}), server_assignor="sticky")
+    assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert "uniform, range" in response.error_message
+
+
+def test_where_the_protocol_is_not_served_the_version_is_not_supported() -> None:
+    harness = ConsumerHarness({"t": 1}, enabled=False)
+    assert ErrorCode(joined(harness).error_code) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_full_group_takes_nobody_else_but_its_own() -> None:
+    harness = ConsumerHarness({"t": 2}, max_size=1)
+    member = harness.member("t")
+    assert ErrorCode(joined(harness, "other").error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert member.join() is ErrorCode.NONE
+    assert list(harness.group.members) == [member.name]
+
+
+# ---- epochs
+
+
+def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
+    harness = ConsumerHarness({"t": 2})
+    member = harness.member("t")
+    for count in (3, 4, 5):
+        harness.topics.set("t", count)
+        harness.settle(member)
+    assert member.epoch == 4
+    for epoch in (5, 2, 1):
+        response = harness.beat(member.name, epoch, owned=())
+        assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, epoch
+
+
+def test_a_member_that_is_not_one_is_told_so() -> None:
+    harness = ConsumerHarness({"t": 1})
+    assert ErrorCode(harness.beat("m", 3).error_code) is ErrorCode.GROUP_ID_NOT_FOUND
+    harness.member("t")
+    assert ErrorCode(harness.beat("m", 3).error_code) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ErrorCode(harness.beat("m", -1).error_code) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_whose_answer_was_lost_may_come_with_the_epoch_before() -> None:
+    harness = ConsumerHarness({"t": 4})
+    member = harness.member("t")
+    epoch = member.epoch
+    harness.topics.set("t", 6)
+    lost = harness.beat(member.name, epoch)
+    assert (lost.member_epoch, len(assigned(harness, lost))) == (epoch + 1, 6)
+    # It says what it has, and has nothing but what it was given: it goes on.
+    response = harness.beat(member.name, epoch, owned=sorted(member.owned))
+    assert (response.error_code, response.member_epoch) == (0, epoch + 1)
+    # Where it does not say so, or has something else, nobody can tell what happened.
+    for owned in (None, [("other", 0)], [("t", 77)]):
+        response = harness.beat(member.name, epoch, owned=owned)
+        assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, owned
+
+
+def test_a_fenced_member_joins_again_under_its_id_and_gets_its_partitions_back() -> None:
+    harness = ConsumerHarness({"t": 4})
+    first, second = harness.member("t"), harness.member("t")
+    harness.settle(first, second)
+    had, group_epoch = set(first.owned), harness.group.epoch
+    assert first.join() is ErrorCode.NONE
+    assert first.owned == had
+    assert harness.group.epoch == group_epoch
+
+
+# ---- what an answer has
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing_and_has_no_assignment() -> None:
+    harness = ConsumerHarness({"t": 3})
+    member = harness.member("t")
+    written = len(harness.log)
+    response = harness.beat(member.name, member.epoch)
+    assert response.assignment is None
+    assert response.member_epoch == member.epoch
+    assert len(harness.log) == written
+
+
+def test_a_full_request_is_answered_with_the_assignment() -> None:
+    harness = ConsumerHarness({"t": 2})
+    member = harness.member("t")
+    response = harness.beat(
+        member.name, member.epoch, owned=sorted(member.owned), topics=("t",), rebalance_timeout_ms=REBALANCE
+    )
+    assert assigned(harness, response) == member.owned
+
+
+def test_an_assignment_that_becomes_empty_is_told_as_an_empty_one() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    response = harness.beat(member.name, member.epoch, topics=(), owned=[("t", 0)])
+    assert response.assignment is not None and response.assignment.topic_partitions == []
+
+
+# ---- rebalancing
+
+
+def test_a_partition_goes_to_its_new_owner_only_when_the_old_one_has_given_it_up() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t")
+    second = harness.member("t")
+    assert (second.owned, second.current.state) == (set(), MemberState.UNRELEASED_PARTITIONS)
+    assert harness.state == "Reconciling"
+    told = harness.beat(first.name, first.epoch, owned=sorted(first.owned))
+    assert first.current.state == MemberState.UNREVOKED_PARTITIONS
+    assert told.member_epoch == 1
+    second.beat()
+    assert second.owned == set()
+    # It still has both.
+    harness.beat(first.name, 1, owned=sorted(first.owned))
+    second.beat()
+    assert second.owned == set()
+    kept = assigned(harness, told)
+    assert len(kept) == 1
+    released = harness.beat(first.name, 1, owned=sorted(kept))
+    assert released.member_epoch == 2
+    assert second.beat()
+    assert second.owned == {("t", 0), ("t", 1)} - kept
+    assert harness.state == "Stable"
+
+
+def test_who_waits_for_others_is_asked_to_come_again_sooner() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t")
+    second = harness.member("t")
+    assert (first.interval, second.interval) == (INTERVAL, 1_000)
+    harness.settle(first, second)
+    second.beat()
+    assert second.interval == INTERVAL
+
+
+def test_partitions_that_are_added_raise_the_epoch_and_are_shared() -> None:
+    harness = ConsumerHarness({"t": 2})
+    members = [harness.member("t") for _ in range(2)]
+    harness.settle(*members)
+    epoch = harness.group.epoch
+    harness.topics.set("t", 6)
+    harness.settle(*members)
+    assert harness.group.epoch == epoch + 1
+    assert [len(member.owned) for member in members] == [3, 3]
+
+
+def test_another_topic_does_not_concern_the_group() -> None:
+    harness = ConsumerHarness({"t": 2})
+    member = harness.member("t")
+    written = len(harness.log)
+    harness.topics.set("other", 5)
+    member.beat()
+    assert (len(harness.log), harness.group.epoch) == (written, 1)
+
+
+def test_a_topic_that_is_deleted_is_taken_from_its_owner() -> None:
+    harness = ConsumerHarness({"a": 1, "b": 1})
+    member = harness.member("a", "b")
+    assert len(member.owned) == 2
+    harness.topics.remove("b")
+    harness.settle(member)
+    assert member.owned == {("a", 0)}
+    assert list(harness.group.owners) == [topic_id("a")]
+
+
+def test_a_member_that_subscribes_to_less_is_told_at_once() -> None:
+    harness = ConsumerHarness({"a": 2, "b": 2}, interval_ms=1_000)
+    member = harness.member("a", "b")
+    harness.clock.ms += 10
+    response = harness.beat(member.name, member.epoch, topics=("a",), owned=sorted(member.owned))
+    # The target is made later, but what is not subscribed to has to go already.
+    assert harness.state == "Assigning"
+    assert assigned(harness, response) == {("a", 0), ("a", 1)}
+    assert member.current.state == MemberState.UNREVOKED_PARTITIONS
+
+
+def test_two_assignments_are_at_least_an_interval_apart() -> None:
+    harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
+    first = harness.member("t")
+    harness.clock.ms += 500
+    second = harness.member("t")
+    assert harness.state == "Assigning"
+    assert (second.epoch, second.owned, second.interval) == (1, set(), 1_000)
+    harness.clock.ms += 500
+    harness.settle(first, second)
+    assert [len(first.owned), len(second.owned)] == [2, 2]
+
+
+def test_members_may_choose_the_assignor_and_the_majority_wins() -> None:
+    harness = ConsumerHarness({"a": 3, "b": 3})
+    members = [harness.member("a", "b", server_assignor="range") for _ in range(2)]
+    members.append(harness.member("a", "b", server_assignor="uniform"))
+    harness.settle(*members)
+    for member in members:
+        numbers = Counter(partition for _, partition in member.owned)
+        assert set(numbers.values()) == {2}
+    epoch = harness.group.epoch
+    for member in members[:2]:
+        member.beat(server_assignor="uniform")
+    assert harness.group.epoch > epoch
+    assert harness.shard.describe_consumer(GROUP).assignor_name == "uniform"
+
+
+# ---- leaving, and not showing up
+
+
+def test_what_a_member_had_that_leaves_goes_to_the_others() -> None:
+    harness = ConsumerHarness({"t": 4})
+    first, second = harness.member("t"), harness.member("t")
+    harness.settle(first, second)
+    response = harness.beat(second.name, -1)
+    assert (response.error_code, response.member_epoch) == (0, -1)
+    assert list(harness.group.members) == [first.name]
+    harness.settle(first)
+    assert len(first.owned) == 4
+
+
+def test_a_group_that_all_have_left_is_empty_and_its_epoch_goes_on() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    member.leave()
+    assert (harness.state, harness.group.epoch) == ("Empty", 2)
+    assert harness.timers.timers == {}
+    member.join()
+    assert (harness.state, member.epoch) == ("Stable", 3)
+
+
+def test_a_member_without_heartbeats_is_out_when_its_session_is_over() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first, second = harness.member("t"), harness.member("t")
+    harness.settle(first, second)
+    harness.advance(SESSION - 1)
+    assert len(harness.group.members) == 2
+    first.beat()
+    harness.advance(1)
+    assert list(harness.group.members) == [first.name]
+    harness.settle(first)
+    assert len(first.owned) == 2
+    response = harness.beat(second.name, second.epoch)
+    assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_does_not_give_up_in_time_is_out_though_it_lives() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t", rebalance_ms=20_000)
+    second = harness.member("t")
+    harness.beat(first.name, first.epoch, owned=sorted(first.owned))
+    for _ in range(4):
+        harness.advance(5_000)
+        harness.beat(first.name, first.epoch)
+        second.beat()
+    assert list(harness.group.members) == [second.name]
+    harness.settle(second)
+    assert len(second.owned) == 2
+
+
+def test_a_member_that_gave_up_in_time_is_not_out_later() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t", rebalance_ms=20_000)
+    second = harness.member("t")
+    harness.settle(first, second)
+    for _ in range(8):
+        harness.advance(5_000)
+        first.beat()
+        second.beat()
+    assert len(harness.group.members) == 2
+
+
+def test_after_a_restart_sessions_and_rebalances_are_watched_again() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t", rebalance_ms=20_000)
+    second = harness.member("t")
+    harness.beat(first.name, first.epoch, owned=sorted(first.owned))
+    harness.restart()
+    for _ in range(4):
+        harness.advance(5_000)
+        harness.beat(first.name, first.epoch)
+        second.beat()
+    assert list(harness.group.members) == [second.name]
+    harness.restart()
+    harness.advance(SESSION)
+    assert harness.state == "Empty"
+
+
+def test_a_write_that_fails_leaves_a_member_that_can_still_time_out() -> None:
+    harness = ConsumerHarness({"t": 1})
+    harness.member("t")
+    harness.failure = ErrorCode.NOT_ENOUGH_REPLICAS
+    with pytest.raises(KafkaError):
+        harness.advance(SESSION)
+    assert len(harness.group.members) == 1
+    harness.failure = None
+    harness.advance(1_000)
+    assert harness.state == "Empty"
+
+
+def test_a_change_of_topics_is_seen_again_when_its_write_has_failed() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    harness.topics.set("t", 2)
+    harness.failure = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert harness.beat(member.name, member.epoch).error_code
+    harness.failure = None
+    harness.settle(member)
+    assert len(member.owned) == 2
+
+
+# ---- static members
+
+
+def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions() -> None:
+    harness = ConsumerHarness({"t": 4})
+    static, other = harness.member("t", instance_id="i"), harness.member("t")
+    harness.settle(static, other)
+    had, epoch = set(static.owned), harness.group.epoch
+    static.leave()
+    assert harness.group.members[static.name].epoch == -2
+    other.beat()
+    assert len(other.owned) == 2
+    back = harness.member("t", instance_id="i")
+    assert back.owned == had
+    assert harness.group.epoch == epoch
+    assert set(harness.group.members) == {other.name, back.name}
+    response = harness.beat(static.name, epoch, instance_id="i")
+    assert ErrorCode(response.error_code) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_is_out_when_its_session_is_over() -> None:
+    harness = ConsumerHarness({"t": 2})
+    static, other = harness.member("t", instance_id="i"), harness.member("t")
+    harness.settle(static, other)
+    static.leave()
+    harness.advance(SESSION - 1)
+    other.beat()
+    harness.advance(1)
+    harness.settle(other)
+    assert len(other.owned) == 2
+
+
+def test_an_instance_id_that_is_in_use_is_not_given_to_another() -> None:
+    harness = ConsumerHarness({"t": 1})
+    harness.member("t", instance_id="i")
+    response = joined(harness, "other", instance_id="i")
+    assert ErrorCode(response.error_code) is ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+def test_a_static_member_may_also_leave_for_good() -> None:
+    harness = ConsumerHarness({"t": 1})
+    static = harness.member("t", instance_id="i")
+    assert ErrorCode(harness.beat(static.name, -1, instance_id="j").error_code) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ErrorCode(harness.beat("x", -1, instance_id="i").error_code) is ErrorCode.FENCED_INSTANCE_ID
+    harness.beat(static.name, -1, instance_id="i")
+    assert harness.state == "Empty"
+    assert harness.group.static_members == {}
+
+
+def test_a_static_member_that_comes_back_with_other_topics_gets_those() -> None:
+    harness = ConsumerHarness({"a": 1, "b": 1})
+    static = harness.member("a", instance_id="i")
+    static.leave()
+    back = harness.member("b", instance_id="i")
+    harness.settle(back)
+    assert back.owned == {("b", 0)}
+
+
+# ---- patterns
+
+
+def test_a_pattern_is_resolved_by_the_coordinator_with_the_first_heartbeat() -> None:
+    harness = ConsumerHarness({"foo-1": 1, "foo-2": 1, "bar": 1})
+    member = harness.member(pattern="foo.*")
+    assert member.owned == {("foo-1", 0), ("foo-2", 0)}
+    harness.topics.set("foo-3", 1)
+    harness.settle(member)
+    assert ("foo-3", 0) in member.owned
+    harness.topics.remove("foo-1")
+    harness.settle(member)
+    assert member.owned == {("foo-2", 0), ("foo-3", 0)}
+
+
+def test_names_and_a_pattern_add_up() -> None:
+    harness = ConsumerHarness({"foo-1": 1, "bar": 1})
+    member = harness.member("bar", pattern="foo.*")
+    assert member.owned == {("foo-1", 0), ("bar", 0)}
+
+
+def test_a_pattern_that_is_given_up_is_forgotten() -> None:
+    harness = ConsumerHarness({"foo-1": 1, "bar": 1})
+    first, second = harness.member(pattern="foo.*"), harness.member(pattern="foo.*")
+    harness.settle(first, second)
+    first.beat(pattern="", topics=("bar",))
+    assert "foo.*" in harness.group.patterns
+    harness.settle(first, second)
+    assert (first.owned, second.owned) == ({("bar", 0)}, {("foo-1", 0)})
+    second.leave()
+    assert harness.group.patterns == {}
+
+
+@pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{1,2000}", "(" * 500 + ")" * 500])
+def test_what_is_no_pattern_is_refused_and_changes_nothing(pattern: str) -> None:
+    harness = ConsumerHarness({"a": 1})
+    response = joined(harness, topics=None, pattern=pattern)
+    assert ErrorCode(response.error_code) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert (harness.log, harness.shard.groups, harness.timers.timers) == ([], {}, {})
+
+
+def test_patterns_are_there_after_a_restart() -> None:
+    harness = ConsumerHarness({"foo-1": 1})
+    member = harness.member(pattern="foo.*")
+    harness.restart()
+    written, epoch = len(harness.log), member.epoch
+    member.beat()
+    assert (len(harness.log), member.epoch) == (written, epoch)
+    assert harness.group.subscribes_to("foo-1")
+
+
+# ---- the whole group
+
+
+def test_a_group_is_as_it_was_after_a_restart() -> None:
+    harness = ConsumerHarness({"t": 5})
+    members = [harness.member("t"), harness.member("t", instance_id="i"), harness.member("t", rack_id="r")]
+    before = [vars_of(harness.group)]
+    harness.restart()
+    before.append(vars_of(harness.group))
+    assert before[0] == before[1]
+    harness.settle(*members)
+    assert Counter(place for member in members for place in member.owned) == Counter(("t", n) for n in range(5))
+
+
+def vars_of(group: Any) -> dict[str, Any]:
+    return {name: getattr(group, name) for name in group.__slots__}
+
+
+def test_an_undone_change_leaves_the_group_as_it_was() -> None:
+    harness = ConsumerHarness({"t": 3})
+    first = harness.member("t")
+    harness.settle(first)
+    group = harness.group
+    before = vars_of(group.copy())
+
+    def replay_and_undo(outcome: Outcome) -> Any:
+        for record in outcome.records:
+            harness.shard.replay(record)
+        harness.shard.journal.undo()
+        return outcome.response
+
+    harness.submit = replay_and_undo  # type: ignore[method-assign]
+    harness.member("t", instance_id="i")
+    first.beat(topics=())
+    harness.beat(first.name, -1)
+    assert harness.group is group
+    assert vars_of(group) == before
+
+
+def test_an_empty_group_can_be_deleted_with_all_its_records() -> None:
+    harness = ConsumerHarness({"t": 1, "foo": 1})
+    member = harness.member("t", pattern="f.*")
+    assert _code(harness, "delete_group", GROUP) is ErrorCode.NON_EMPTY_GROUP
+    member.leave()
+    harness.submit(harness.shard.delete_group(GROUP))
+    assert harness.shard.groups == {}
+    left: dict[bytes, bytes | None] = {}
+    for key, value in harness.log:
+        left[key] = value
+    assert set(left.values()) == {None}
+    harness.restart()
+    assert harness.shard.groups == {}
+
+
+def _code(harness: ConsumerHarness, operation: str, *args: Any) -> ErrorCode:
+    try:
+        harness.submit(getattr(harness.shard, operation)(*args))
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_groups_are_listed_by_state_and_type() -> None:
+    harness = ConsumerHarness({"t": 1})
+    harness.member("t")
+    (listed,) = harness.shard.list(frozenset(), frozenset())
+    assert (listed.group_state, listed.group_type, listed.protocol_type) == ("Stable", "consumer", "consumer")
+    assert harness.shard.list(frozenset(["stable"]), frozenset(["consumer"]))
+    assert not harness.shard.list(frozenset(["empty"]), frozenset())
+    assert not harness.shard.list(frozenset(), frozenset(["classic"]))
+    assert GroupState(listed.group_state) is GroupState.STABLE
+
+
+def test_a_description_names_what_members_have_and_shall_have() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t", instance_id="i", rack_id="r")
+    second = harness.member("t")
+    described = harness.shard.describe_consumer(GROUP)
+    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Reconciling", 2, 2)
+    one, two = described.members
+    assert (one.member_id, one.instance_id, one.rack_id, one.member_type) == (first.name, "i", "r", 1)
+    assert [t.partitions for t in one.assignment.topic_partitions] == [[0, 1]]
+    assert [t.topic_name for t in one.target_assignment.topic_partitions] == ["t"]
+    assert two.assignment.topic_partitions == []
+    assert [len(t.partitions) for t in two.target_assignment.topic_partitions] == [1]
+    assert two.member_id == second.name
+    assert _code(harness, "describe_consumer", "other") is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_classic_description_does_not_know_the_group() -> None:
+    harness = ConsumerHarness({"t": 1})
+    harness.member("t")
+    assert _code(harness, "describe", GROUP) is ErrorCode.GROUP_ID_NOT_FOUND
