@@ -1,6 +1,6 @@
 """DeleteRecords (key 21): move the beginning of partitions up to an offset. v2 is flexible.
 
-Whole segments before the new beginning are removed at once, part of a segment only with the rest of it.
+Segments that are wholly before the new beginning go with the next round of retention.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> i
     if not log.config.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only: its cleanup.policy has no 'delete'.")
     start = log.delete_records_before(asked.offset)
-    ctx.broker.log_manager.retain(log)
     for waiting in list(partition.fetch_waiters):
         waiting.check()
     return start
