@@ -1,0 +1,27 @@
+"""Every setting of the admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kavka.client.config import COMMON, FOREIGN, NOT_YET, ClientConfig
+from kavka.common.config import INT, INT_MAX, LIST, LOW, AtLeast, Between, ConfigKey, ConfigTable
+
+K = ConfigKey
+
+# fmt: off
+ADMIN_CONFIGS = ConfigTable("admin client", (
+    *(replace(key, default=300_000) if key.name == "connections.max.idle.ms" else key for key in COMMON),
+    K("bootstrap.controllers", LIST, (), "Controllers to begin with.", importance=LOW, warning=NOT_YET),
+    K("default.api.timeout.ms", INT, 60_000, "How long a call may take when it gives no timeout of its own.",
+      AtLeast(0)),
+    K("retries", INT, INT_MAX, "How often a request is sent again after an error that may pass.",
+      Between(0, INT_MAX), LOW),
+), foreign=FOREIGN)
+# fmt: on
+
+
+def admin_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> ClientConfig:
+    return ClientConfig(ADMIN_CONFIGS, config, keywords)

@@ -1,0 +1,432 @@
+"""One TCP connection to a broker: versions agreed on, requests sent without waiting for the answers before them.
+
+A broker answers the requests of a connection in their order, so the oldest request in flight belongs to the next
+answer; the correlation id is only checked. An answer that does not come in time, one that cannot be decoded and one
+with another's id all end the connection: what was in flight fails with `Disconnected` (or `KafkaTimeout` for the one
+that was late), and whether those requests were carried out is not known.
+
+Everything here runs on the loop that the connection was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from kavka import __version__
+from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
+from kavka.common.errors import ErrorCode
+from kavka.protocol.api_keys import APIS, ApiKey
+from kavka.protocol.headers import request_header_version, response_header_version
+from kavka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
+
+SOFTWARE_NAME = "kavka"
+BUFFER_SIZE = 64 * 1024
+# The largest answer that is believed: more than fetch.max.bytes can be set to is a peer that does not speak Kafka.
+MAX_RESPONSE = 0x7FFFFFFF
+# Pieces of a request from this size on are handed to the transport as they are, smaller ones joined first.
+LARGE_PIECE = 4096
+
+_pack_head = Struct(">ihhi").pack
+_unpack_size = Struct(">i").unpack_from
+_unpack_code = Struct(">h").unpack_from
+
+
+Decode: TypeAlias = Callable[[Any, int], tuple[Any, int]]
+# Decoder of the response, whether the request's header has tagged fields, whether the response's has.
+Codec: TypeAlias = tuple[Decode, bool, bool]
+
+
+class Answer(Protocol):
+    """Where the answer to a request goes. An asyncio.Future is one; a hot path may give an object of its own, whose
+    methods are then called from inside the read, with no turn of the loop in between."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class _InFlight(NamedTuple):
+    correlation_id: int
+    api_key: int
+    decode: Decode
+    tagged_header: bool
+    answer: Answer
+    deadline: float
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by `Connection.open`, usable until `closed`.
+
+    Frames that fit the receive buffer are copied out of it; a larger one is received straight into memory of its own,
+    so that the records of a fetch are views of memory that nobody writes to again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, name: str) -> None:
+        self.name = name
+        self.versions: dict[int, tuple[int, int]] = {}
+        """Per API the lowest and the highest version that both sides know."""
+        self.broker_versions: dict[int, tuple[int, int]] = {}
+        """Per API what the broker said, whether known here or not."""
+        self.features: dict[str, int] = {}
+        """Finalized features of the cluster, by name the highest level (`transaction.version`)."""
+        self.features_epoch = -1
+        self.supported_features: dict[str, tuple[int, int]] = {}
+        self.finalized_features: dict[str, tuple[int, int]] = {}
+        self.closed = False
+        self.throttled_until = 0.0
+        self.writable = True
+        self.last_used = loop.time()
+        self.on_close: Callable[[Connection], None] | None = None
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self.requests = 0
+        self._loop = loop
+        encoded = client_id.encode()
+        self._client_id = len(encoded).to_bytes(2, "big") + encoded
+        self._transport: asyncio.Transport | None = None
+        self._in_flight: deque[_InFlight] = deque()
+        self._correlation_id = 0
+        self._codecs: dict[tuple[int, int], Codec] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._error: BaseException | None = None
+        self._buffer = bytearray(BUFFER_SIZE)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._body: bytearray | None = None
+        self._body_filled = 0
+
+    # --- opening and closing
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "",
+        timeout: float = 10.0,
+        send_buffer: int = -1,
+        receive_buffer: int = -1,
+    ) -> Connection:
+        """Connect and agree on versions. Raises Disconnected, or KafkaTimeout when that takes longer than `timeout`."""
+        loop = asyncio.get_running_loop()
+        name = f"{host}:{port}"
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                _, connection = await loop.create_connection(lambda: cls(loop, client_id, name), host, port)
+                connection._set_buffers(send_buffer, receive_buffer)
+                await connection._negotiate(timeout)
+        except TimeoutError:
+            if connection is not None:
+                connection.close()
+            raise KafkaTimeout(f"no connection to {name} within {timeout:g} s") from None
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            raise Disconnected(f"no connection to {name}: {error}") from None
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _set_buffers(self, send_buffer: int, receive_buffer: int) -> None:
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if send_buffer >= 0:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+                if receive_buffer >= 0:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self._transport.set_write_buffer_limits(high=1024 * 1024)
+
+    async def _negotiate(self, timeout: float) -> None:
+        version = ApiVersionsRequest.MAX_VERSION
+        while True:
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+            answer: asyncio.Future[ApiVersionsResponse] = self._loop.create_future()
+            self._send(request, version, answer, timeout, _decode_api_versions(version))
+            response = await answer
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+            highest = next((k.max_version for k in response.api_keys if k.api_key == ApiKey.API_VERSIONS), 0)
+            if highest >= version:
+                raise UnsupportedVersion(f"{self.name} refuses every version of ApiVersions")
+            version = highest
+        if response.error_code:
+            raise error_of(response.error_code, f"{self.name} refused to say which requests it knows")
+        for api in response.api_keys:
+            self.broker_versions[api.api_key] = api.min_version, api.max_version
+            known = APIS.get(api.api_key)
+            if known is not None:
+                low, high = max(known.min_version, api.min_version), min(known.max_version, api.max_version)
+                if low <= high:
+                    self.versions[api.api_key] = low, high
+        self.features_epoch = response.finalized_features_epoch
+        for supported in response.supported_features:
+            self.supported_features[supported.name] = supported.min_version, supported.max_version
+        for feature in response.finalized_features:
+            self.finalized_features[feature.name] = feature.min_version_level, feature.max_version_level
+            self.features[feature.name] = feature.max_version_level
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it now. What is in flight fails with `error`, or with Disconnected."""
+        if self._error is None:
+            self._error = error
+        self._fail_all(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- sending
+
+    def version_of(self, api_key: int, max_version: int | None = None) -> int:
+        """The version to use: the highest both know, at most `max_version`. Raises UnsupportedVersion."""
+        agreed = self.versions.get(api_key)
+        if agreed is None or (max_version is not None and max_version < agreed[0]):
+            theirs = self.broker_versions.get(api_key)
+            name = APIS[api_key].name if api_key in APIS else f"request {api_key}"
+            said = f"it knows versions {theirs[0]} to {theirs[1]}" if theirs else "it does not know it at all"
+            raise UnsupportedVersion(f"{self.name} cannot be asked for {name}: {said}")
+        return agreed[1] if max_version is None or max_version > agreed[1] else max_version
+
+    def supports(self, api_key: int, version: int = 0) -> bool:
+        """Whether the broker takes that version of the request, or a later one."""
+        agreed = self.versions.get(api_key)
+        return agreed is not None and agreed[1] >= version
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def send(
+        self, request: TopMessage, *, timeout: float, max_version: int | None = None, version: int | None = None
+    ) -> asyncio.Future[Any]:
+        """Send and return at once; the future gets the response object. Its bytes fields of type records are views of
+        the frame, which stays alive as long as they do.
+
+        The version is the highest that both know and `max_version` allows, unless given.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if version is None:
+            assert request.API_KEY is not None
+            version = self.version_of(request.API_KEY, max_version)
+        self.send_to(request, version, answer, timeout)
+        return answer
+
+    def send_to(self, request: TopMessage, version: int, answer: Answer, timeout: float) -> int:
+        """As `send`, the answer going to `answer`. Returns the bytes sent."""
+        return self._send(request, version, answer, timeout)
+
+    def send_one_way(self, request: TopMessage, version: int) -> int:
+        """For a request that has no answer: Produce with acks=0. Returns the bytes sent."""
+        return self._write(request, version)
+
+    def _make_codec(self, api_key: int, version: int) -> Codec:
+        decode = APIS[api_key].response_class().decoder(version)
+        codec = (
+            decode,
+            request_header_version(api_key, version) == 2,
+            response_header_version(api_key, version) == 1,
+        )
+        self._codecs[api_key, version] = codec
+        return codec
+
+    def _send(
+        self, request: TopMessage, version: int, answer: Answer, timeout: float, decode: Decode | None = None
+    ) -> int:
+        size = self._write(request, version)
+        api_key = request.API_KEY
+        assert api_key is not None
+        codec = self._codecs[api_key, version]
+        deadline = self.last_used + timeout
+        self._in_flight.append(_InFlight(self._correlation_id, api_key, decode or codec[0], codec[2], answer, deadline))
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+        return size
+
+    def _write(self, request: TopMessage, version: int) -> int:
+        transport = self._transport
+        if self.closed or transport is None:
+            raise self._disconnected()
+        api_key = request.API_KEY
+        assert api_key is not None
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        codec = self._codecs.get((api_key, version)) or self._make_codec(api_key, version)
+        body: list[Any] = []
+        request.encode(body, version)
+        client_id = self._client_id + b"\x00" if codec[1] else self._client_id
+        size = 8 + len(client_id) + sum(map(len, body))
+        head = _pack_head(size, api_key, version, correlation_id)
+        if size < 2 * LARGE_PIECE:
+            transport.write(b"".join((head, client_id, *body)))
+        else:
+            transport.writelines(_gather([head, client_id, *body]))
+        self.last_used = self._loop.time()
+        self.bytes_out += size + 4
+        self.requests += 1
+        return size + 4
+
+    # --- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._body is not None:
+            return memoryview(self._body)[self._body_filled :]
+        return self._view[self._filled :]
+
+    def buffer_updated(self, size: int) -> None:
+        self.bytes_in += size
+        try:
+            if self._body is not None:
+                self._body_filled += size
+                if self._body_filled == len(self._body):
+                    frame, self._body = self._body, None
+                    self._answered(memoryview(frame))
+                return
+            self._filled += size
+            self._split()
+        except ProtocolError as error:
+            self.close(Disconnected(f"{self.name} sent what cannot be read: {error}"))
+
+    def _split(self) -> None:
+        """Hands on every whole frame of the buffer, and makes room for the rest of one that is not whole."""
+        view, end, start = self._view, self._filled, 0
+        while end - start >= 4:
+            (size,) = _unpack_size(view, start)
+            if not 4 <= size <= MAX_RESPONSE:
+                raise ProtocolError(f"a frame of {size} bytes")
+            after = start + 4 + size
+            if after > end:
+                if size + 4 > BUFFER_SIZE:
+                    body = bytearray(size)
+                    have = end - start - 4
+                    body[:have] = view[start + 4 : end]
+                    self._body, self._body_filled, self._filled = body, have, 0
+                    return
+                break
+            self._answered(memoryview(bytes(view[start + 4 : after])))
+            start = after
+            if self.closed:
+                return
+        if start:
+            rest = end - start
+            self._buffer[:rest] = self._buffer[start:end]
+            self._filled = rest
+
+    def _answered(self, frame: memoryview) -> None:
+        if not self._in_flight:
+            raise ProtocolError("an answer that nobody asked for")
+        entry = self._in_flight.popleft()
+        (correlation_id,) = _unpack_size(frame, 0)
+        if correlation_id != entry.correlation_id:
+            self._in_flight.appendleft(entry)
+            raise ProtocolError(f"an answer to request {correlation_id} in place of {entry.correlation_id}")
+        answer = entry.answer
+        try:
+            response, _ = entry.decode(frame, skip_tags(frame, 4) if entry.tagged_header else 4)
+        except ProtocolError:
+            self._in_flight.appendleft(entry)
+            raise
+        throttle = getattr(response, "throttle_time_ms", 0)
+        if throttle > 0:
+            self.throttled_until = max(self.throttled_until, self._loop.time() + throttle / 1000)
+        if not answer.done():
+            answer.set_result(response)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._error is None and exc is not None:
+            self._error = Disconnected(f"the connection to {self.name} broke: {exc}")
+        self._fail_all(None)
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+
+    # --- the end of requests without an answer
+
+    def _disconnected(self) -> BaseException:
+        return self._error or Disconnected(f"{self.name} closed the connection")
+
+    def _fail_all(self, error: BaseException | None) -> None:
+        first = not self.closed
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        entries, self._in_flight = self._in_flight, deque()
+        for entry in entries:
+            if not entry.answer.done():
+                entry.answer.set_exception(error or self._disconnected())
+        if first and self.on_close is not None:
+            self.on_close(self)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._look_at_the_time)
+
+    def _look_at_the_time(self) -> None:
+        self._timer = None
+        if not self._in_flight:
+            return
+        now = self._loop.time()
+        late = next((entry for entry in self._in_flight if entry.deadline <= now), None)
+        if late is None:
+            self._set_timer(min(entry.deadline for entry in self._in_flight))
+            return
+        name = APIS[late.api_key].name
+        if not late.answer.done():
+            late.answer.set_exception(KafkaTimeout(f"{self.name} did not answer {name} in time"))
+        self.close(Disconnected(f"the connection to {self.name} was ended: no answer to {name} in time"))
+
+
+def _gather(pieces: list[Any]) -> list[Any]:
+    """The pieces with runs of small ones joined."""
+    out: list[Any] = []
+    small: list[Any] = []
+    for piece in pieces:
+        if len(piece) < LARGE_PIECE:
+            small.append(piece)
+        else:
+            if small:
+                out.append(b"".join(small))
+                small = []
+            out.append(piece)
+    if small:
+        out.append(b"".join(small))
+    return out
+
+
+def _decode_api_versions(version: int) -> Decode:
+    """A broker that does not know the version says so in version 0, whatever was asked."""
+
+    def decode(frame: Any, pos: int) -> tuple[Any, int]:
+        if len(frame) < pos + 2:
+            raise ProtocolError("an ApiVersions response of less than two bytes")
+        (code,) = _unpack_code(frame, pos)
+        return ApiVersionsResponse.decode(frame, pos, 0 if code == ErrorCode.UNSUPPORTED_VERSION else version)
+
+    return decode

@@ -1,0 +1,209 @@
+"""The connections to the brokers of a cluster: made when they are needed, made again after a wait when they broke."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from kavka.client.backoff import Backoff
+from kavka.client.config import ClientConfig
+from kavka.client.connection import Connection
+from kavka.client.errors import ClientClosed, Disconnected, KafkaTimeout
+from kavka.client.metadata import Node
+from kavka.common.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+MAIN = ""
+"""The usual connection to a broker; see `Connections.connection`."""
+
+
+class _Link:
+    """What is known about reaching one broker over one channel."""
+
+    __slots__ = ("connection", "failures", "node_id", "opening", "retry_at")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.connection: Connection | None = None
+        self.opening: asyncio.Task[Connection] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+
+
+class Connections:
+    """The base of `Cluster`: it knows brokers by `nodes`, and who learns of new ones is the cluster's business."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, config: ClientConfig, client_id: str) -> None:
+        self.config = config
+        self.client_id = client_id
+        self.nodes: dict[int, Node] = {}
+        self.closed = False
+        self.connections_opened = 0
+        self._links: dict[tuple[int, str], _Link] = {}
+        self._connected: list[Callable[[int], None]] = []
+        self._reconnect = Backoff(config["reconnect.backoff.ms"], config["reconnect.backoff.max.ms"])
+        self._setup = Backoff(
+            config["socket.connection.setup.timeout.ms"], config["socket.connection.setup.timeout.max.ms"]
+        )
+        self._idle = config["connections.max.idle.ms"] / 1000
+
+    def request_update(self) -> int:
+        raise NotImplementedError
+
+    async def close_connections(self) -> None:
+        self.closed = True
+        tasks = [link.opening for link in self._links.values() if link.opening is not None]
+        for connection in self.connections():
+            connection.close(ClientClosed("the client is closed"))
+        self._links.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def connection(self, node_id: int, channel: str = MAIN, *, timeout: float | None = None) -> Connection:
+        """An open connection to a broker, made now if need be, after the wait that failures before impose.
+
+        Channels are separate connections to one broker: a broker answers in order, so a fetch that waits for data
+        would hold up a heartbeat behind it. Raises Disconnected or KafkaTimeout.
+        """
+        link = self._link(node_id, channel)
+        if link.connection is not None:
+            return link.connection
+        if link.opening is None:
+            self._open(node_id, channel, link)
+        assert link.opening is not None
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(link.opening)
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise KafkaTimeout(f"no connection to broker {node_id} within {timeout:g} s") from None
+
+    def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
+        """The open connection, or None; in that case one is being made (see `on_connected`)."""
+        link = self._link(node_id, channel)
+        if link.connection is None and link.opening is None:
+            self._open(node_id, channel, link)
+        return link.connection
+
+    def unreachable(self, node_id: int, channel: str = MAIN) -> bool:
+        """Whether the last attempt to connect failed and none has succeeded since."""
+        link = self._links.get((node_id, channel))
+        return link is not None and link.connection is None and link.failures > 0
+
+    def on_connected(self, callback: Callable[[int], None]) -> None:
+        """`callback(node_id)` is called on the loop whenever a connection is open or an attempt failed."""
+        self._connected.append(callback)
+
+    def connections(self) -> list[Connection]:
+        return [link.connection for link in self._links.values() if link.connection is not None]
+
+    def _link(self, node_id: int, channel: str) -> _Link:
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        link = self._links.get((node_id, channel))
+        if link is None:
+            if node_id not in self.nodes:
+                raise Disconnected(f"there is no broker {node_id} in the metadata")
+            link = self._links[node_id, channel] = _Link(node_id)
+        return link
+
+    def _open(self, node_id: int, channel: str, link: _Link) -> None:
+        task = asyncio.create_task(self._connect(node_id, channel, link), name=f"kavka-connect-{node_id}")
+        link.opening = task
+        # Nobody may be waiting; the failure is in the link.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _connect(self, node_id: int, channel: str, link: _Link) -> Connection:
+        try:
+            wait = link.retry_at - self._now()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            node = self.nodes.get(node_id)
+            if node is None:
+                raise Disconnected(f"broker {node_id} is not in the metadata any more")
+            connection = await Connection.open(
+                node.host,
+                node.port,
+                client_id=self.client_id,
+                timeout=self._setup.delay(link.failures + 1),
+                send_buffer=self.config["send.buffer.bytes"],
+                receive_buffer=self.config["receive.buffer.bytes"],
+            )
+        except KafkaError as error:
+            link.failures += 1
+            link.retry_at = self._now() + self._reconnect.delay(link.failures)
+            log.debug("Broker %s: %s", node_id, error)
+            if node_id >= 0:
+                self.request_update()
+            raise
+        finally:
+            link.opening = None
+            if not self.closed:
+                self._loop.call_soon(self._tell_connected, node_id)
+        if self.closed or self._links.get((node_id, channel)) is not link:
+            connection.close()
+            raise Disconnected(f"broker {node_id} is not at {connection.name} any more")
+        link.failures = 0
+        link.connection = connection
+        self.connections_opened += 1
+        connection.on_close = lambda _closed: self._lost(link)
+        if connection.closed:
+            self._lost(link)
+            raise Disconnected(f"{connection.name} closed the connection")
+        return connection
+
+    def _tell_connected(self, node_id: int) -> None:
+        for callback in self._connected:
+            callback(node_id)
+
+    def _lost(self, link: _Link) -> None:
+        connection, link.connection = link.connection, None
+        if self.closed or connection is None:
+            return
+        link.retry_at = self._now() + self._reconnect.delay(1)
+        if self._now() - connection.last_used < self._idle or self._idle < 0:
+            # Not one that was closed for being idle: the broker may be gone, and its partitions have other leaders.
+            self.request_update()
+        self._loop.call_soon(self._tell_connected, link.node_id)
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def _drop_moved(self) -> None:
+        """Forget connections to brokers that are gone, at another address, or were only there to begin with."""
+        addresses = {f"{node.host}:{node.port}": node.id for node in self.nodes.values()}
+        for (node_id, channel), link in list(self._links.items()):
+            node = self.nodes.get(node_id)
+            connection = link.connection
+            known = addresses.get(connection.name) if node_id < 0 and connection is not None else None
+            if known is not None and (known, channel) not in self._links:
+                # The broker that was there to begin with has an id now.
+                self._links[known, channel] = self._links.pop((node_id, channel))
+                link.node_id = known
+                continue
+            if node is None or (connection is not None and connection.name != f"{node.host}:{node.port}"):
+                del self._links[node_id, channel]
+                if connection is not None:
+                    connection.on_close = None
+                    self._close_when_quiet(connection)
+
+    def _close_when_quiet(self, connection: Connection) -> None:
+        """What is in flight is still answered; the broker behind it may be the same under another name."""
+        if connection.in_flight and not self.closed:
+            self._loop.call_later(0.1, self._close_when_quiet, connection)
+        else:
+            connection.close()
+
+    def _close_idle(self) -> None:
+        if self._idle < 0:
+            return
+        for connection in self.connections():
+            if not connection.in_flight and self._now() - connection.last_used >= self._idle:
+                connection.close()
