@@ -89,24 +89,26 @@ def run_tool(
     return result
 
 
-def probe_command(version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM) -> list[str]:
-    """KavkaProbe, compiled once where there is a compiler, else in single-file mode."""
+def probe_command(
+    version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE
+) -> list[str]:
+    """A probe, compiled once where there is a compiler, else in single-file mode."""
     cp = jars.class_path(f"clients-{version}")
     java = jars.java()
     javac = shutil.which("javac")
     if javac is None:
-        return [java, *jvm, "-cp", cp, str(PROBE), *args]
-    key = hashlib.sha256(PROBE.read_bytes()).hexdigest()[:12]
+        return [java, *jvm, "-cp", cp, str(source), *args]
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     classes = jars.CACHE / f"probe-{version}-{key}"
     if not classes.exists():
         building = jars.CACHE / f"probe-{version}-{key}.{threading.get_ident()}.tmp"
         shutil.rmtree(building, ignore_errors=True)
-        subprocess.run([javac, "-cp", cp, "-d", str(building), str(PROBE)], check=True)
+        subprocess.run([javac, "-cp", cp, "-d", str(building), str(source)], check=True)
         try:
             building.replace(classes)
         except OSError:
             shutil.rmtree(building, ignore_errors=True)
-    return [java, *jvm, "-cp", f"{classes}:{cp}", "KavkaProbe", *args]
+    return [java, *jvm, "-cp", f"{classes}:{cp}", source.stem, *args]
 
 
 class JavaError(Exception):
@@ -118,13 +120,13 @@ class JavaError(Exception):
 
 
 class JavaClient:
-    """A running KavkaProbe. `bootstrap` may be changed between calls."""
+    """A running probe. `bootstrap` may be changed between calls."""
 
-    def __init__(self, version: str, bootstrap: str = "") -> None:
+    def __init__(self, version: str, bootstrap: str = "", source: Path = PROBE) -> None:
         self.version = version
         self.bootstrap = bootstrap
         self._process = subprocess.Popen(
-            probe_command(version),
+            probe_command(version, source=source),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,265 @@
+"""Transactions of Apache's Java client: 3.9 adds partitions by itself, 4.3 raises its epoch with every transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.java_client import JavaClient, JavaError
+from tests.support.processes import wait_until
+from tests.support.targets import Target
+from tests.support.transactions import JavaTransactions
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+RAISES_EPOCH = {"3.9.1": False, "4.3.0": True}
+
+
+@pytest.fixture(scope="session")
+def transactions(java_parts: None, java_version: str, target: Target) -> Iterator[JavaTransactions]:
+    with JavaTransactions(java_version, target.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def created(java: JavaClient, topic: str) -> str:
+    java.call("createTopic", topic=topic, partitions=2)
+    return topic
+
+
+@pytest.fixture
+def name() -> str:
+    return f"id-{uuid.uuid4().hex[:10]}"
+
+
+def committed(java: JavaClient, topic: str, count: int, partition: int = 0) -> list[object]:
+    """What a consumer under read_committed gets, up to the last stable offset."""
+    records = java.consume(
+        topic, count, partition=partition, config={"isolation.level": "read_committed"}, timeoutMs=20_000
+    )
+    return [record["value"] for record in records]
+
+
+def uncommitted(java: JavaClient, topic: str, count: int) -> list[object]:
+    return [record["value"] for record in java.consume(topic, count)]
+
+
+def test_committed_records_are_read_and_aborted_ones_are_not(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    producer = transactions.producer(name)
+    for round_number, end in enumerate((producer.commit, producer.abort, producer.commit, producer.abort)):
+        producer.begin()
+        for partition in (0, 1):
+            producer.send(created, [f"{round_number}-{n}" for n in range(3)], partition)
+        end()
+    producer.begin()
+    producer.send(created, ["last"])
+    producer.commit()
+    kept = [f"{round_number}-{n}" for round_number in (0, 2) for n in range(3)]
+    assert committed(java, created, 7) == [*kept, "last"]
+    assert committed(java, created, 6, partition=1) == kept
+    assert len(uncommitted(java, created, 13)) == 13
+    producer.close()
+
+
+def test_an_open_transaction_holds_back_what_came_after_it(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    java.produce(created, [{"partition": 0, "value": "before"}])
+    first = transactions.producer(name)
+    first.begin()
+    first.send(created, ["open"])
+    java.produce(created, [{"partition": 0, "value": "after"}])
+    config = {"isolation.level": "read_committed"}
+    seen = java.consume(created, 3, config=config, timeoutMs=1500)
+    assert [record["value"] for record in seen] == ["before"]
+    first.abort()
+    assert committed(java, created, 2) == ["before", "after"]
+    first.close()
+
+
+def test_a_second_producer_with_the_same_id_fences_the_first_and_aborts_its_transaction(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    old = transactions.producer(f"{name}-old", transactional_id=name)
+    old.begin()
+    old.send(created, ["of the old one"])
+    new = transactions.producer(f"{name}-new", transactional_id=name)
+    with pytest.raises(JavaError) as raised:
+        old.commit()
+    assert raised.value.name in ("ProducerFencedException", "InvalidProducerEpochException", "KafkaException")
+    new.begin()
+    new.send(created, ["of the new one"])
+    new.commit()
+    assert committed(java, created, 1) == ["of the new one"]
+    for producer in (old, new):
+        producer.close()
+
+
+def test_a_fenced_producer_cannot_write(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    old = transactions.producer(f"{name}-old", transactional_id=name)
+    old.begin()
+    old.send(created, ["first"])
+    transactions.producer(f"{name}-new", transactional_id=name).close()
+    with pytest.raises(JavaError):
+        old.send(created, ["second"])
+    assert uncommitted(java, created, 1) == ["first"]
+    old.close()
+
+
+def test_offsets_sent_to_a_transaction_count_when_it_is_committed(
+    target: Target, java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    group = f"group-{name}"
+    producer = transactions.producer(name)
+    admin = AdminClient({"bootstrap.servers": target.bootstrap_servers})
+
+    def offset() -> int:
+        partition = TopicPartition(created, 0)
+        found = admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, [partition])], require_stable=True, request_timeout=20
+        )
+        return int(found[group].result(20).topic_partitions[0].offset)
+
+    producer.begin()
+    producer.send(created, ["x"])
+    producer.send_offsets(group, created, 5)
+    producer.commit()
+    wait_until(lambda: offset() == 5, timeout=10, what="the committed offset")
+    producer.begin()
+    producer.send_offsets(group, created, 9)
+    producer.abort()
+    wait_until(lambda: offset() == 5, timeout=10, what="the offset of before")
+    producer.begin()
+    producer.send_offsets(group, created, 7)
+    producer.commit()
+    wait_until(lambda: offset() == 7, timeout=10, what="the next committed offset")
+    producer.close()
+
+
+def test_a_consumer_waits_for_offsets_that_a_transaction_may_still_change(
+    target: Target, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    group = f"group-{name}"
+    producer = transactions.producer(name)
+    producer.begin()
+    producer.send_offsets(group, created, 3)
+    consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": group, "log_level": 0})
+    partition = TopicPartition(created, 0)
+    try:
+        with pytest.raises(Exception, match=r"UNSTABLE_OFFSET_COMMIT|timed out|Timed out"):
+            consumer.committed([partition], timeout=1.5)
+        producer.commit()
+        assert [found.offset for found in consumer.committed([partition], timeout=20)] == [3]
+    finally:
+        consumer.close()
+        producer.close()
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_by_the_broker(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    producer = transactions.producer(name, transaction_timeout_ms=1000)
+    producer.begin()
+    producer.send(created, ["too late"])
+    java.produce(created, [{"partition": 0, "value": "waits for it"}])
+    assert committed(java, created, 1) == ["waits for it"]
+    with pytest.raises(JavaError):
+        producer.commit()
+    assert transactions.call("describeTransaction", id=name)["state"] == "CompleteAbort"
+    producer.close()
+
+
+def test_a_timeout_longer_than_the_broker_allows_is_refused(transactions: JavaTransactions, name: str) -> None:
+    producer = transactions.producer(name, init=False, transaction_timeout_ms=900_001)
+    with pytest.raises(JavaError) as raised:
+        producer.init()
+    assert "timeout" in str(raised.value).lower()
+    producer.close()
+
+
+def test_the_epoch_goes_up_with_every_transaction_of_newer_clients(
+    transactions: JavaTransactions, created: str, name: str, java_version: str
+) -> None:
+    producer = transactions.producer(name)
+    epochs = []
+    for _ in range(3):
+        producer.begin()
+        producer.send(created, ["x"])
+        epochs.append(transactions.call("describeTransaction", id=name)["epoch"])
+        producer.commit()
+    assert epochs == ([0, 1, 2] if RAISES_EPOCH[java_version] else [0, 0, 0])
+    producer.close()
+
+
+def test_transactions_can_be_described_and_listed(
+    transactions: JavaTransactions, created: str, name: str, java_version: str
+) -> None:
+    producer = transactions.producer(name, transaction_timeout_ms=54_321)
+    producer.begin()
+    producer.send(created, ["x"], 0)
+    producer.send(created, ["x"], 1)
+    found = transactions.call("describeTransaction", id=name)
+    assert found["state"] == "Ongoing"
+    assert found["partitions"] == [f"{created}-0", f"{created}-1"]
+    assert (found["timeoutMs"], found["began"] > 0) == (54_321, True)
+    listed = transactions.call("listTransactions", states=["Ongoing"])
+    assert listed[name] == {"producerId": found["producerId"], "state": "Ongoing"}
+    assert name not in transactions.call("listTransactions", states=["CompleteAbort"])
+    assert list(transactions.call("listTransactions", producerIds=[found["producerId"]])) == [name]
+    assert name not in transactions.call("listTransactions", duration=3_600_000)
+    if java_version != "3.9.1":
+        assert list(transactions.call("listTransactions", pattern=f"{name[:-1]}.")) == [name]
+        assert transactions.call("listTransactions", pattern=name[:-1]) == {}
+        with pytest.raises(JavaError):
+            transactions.call("listTransactions", pattern="(")
+    producer.abort()
+    assert transactions.call("describeTransaction", id=name)["state"] == "CompleteAbort"
+    producer.close()
+    with pytest.raises(JavaError) as raised:
+        transactions.call("describeTransaction", id=f"{name}-unknown")
+    assert raised.value.name == "TransactionalIdNotFoundException"
+
+
+def test_an_open_transaction_is_seen_at_its_partition_and_can_be_aborted_there(
+    java: JavaClient, transactions: JavaTransactions, created: str, name: str
+) -> None:
+    java.produce(created, [{"partition": 0, "value": "before"}])
+    producer = transactions.producer(name)
+    producer.begin()
+    [offset] = producer.send(created, ["hangs"])
+    [open_one] = [found for found in transactions.call("producers", topic=created) if found["openSince"] >= 0]
+    assert open_one["openSince"] == offset == 1
+    transactions.call(
+        "abortTransaction",
+        topic=created,
+        producerId=open_one["id"],
+        epoch=open_one["epoch"],
+        coordinatorEpoch=open_one["coordinatorEpoch"],
+    )
+    java.produce(created, [{"partition": 0, "value": "after"}])
+    assert committed(java, created, 2) == ["before", "after"]
+    assert all(found["openSince"] == -1 for found in transactions.call("producers", topic=created))
+    producer.close()
+
+
+def test_an_administrator_can_fence_a_producer(transactions: JavaTransactions, created: str, name: str) -> None:
+    producer = transactions.producer(name)
+    producer.begin()
+    producer.send(created, ["x"])
+    transactions.call("fence", id=name)
+    with pytest.raises(JavaError):
+        producer.commit()
+    wait_until(
+        lambda: transactions.call("describeTransaction", id=name)["state"] in ("CompleteAbort", "Empty"),
+        timeout=10,
+        what="the aborted transaction",
+    )
+    producer.close()
