@@ -1,0 +1,71 @@
+"""What README.md tells people to type works as it stands there, but for ports and folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kavka.testing import Broker
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def python_blocks() -> list[str]:
+    return [text for language, text in BLOCKS if language == "python"]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", range(len(python_blocks())))
+def test_a_python_example_of_the_readme_runs_to_its_end(kavka_broker: Broker, tmp_path: Path, number: int) -> None:
+    program = python_blocks()[number].replace("localhost:9092", kavka_broker.bootstrap_servers)
+    done = run([sys.executable, "-c", program], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_server_starts_and_stops_with_the_commands_of_the_readme(tmp_path: Path) -> None:
+    (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-server-start" in text)
+    start, stop = (line for line in commands.splitlines() if line.startswith("bin/"))
+    environment = {"KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "logs")}
+    words = start.replace("/tmp/kavka-logs", str(tmp_path / "data")).split()
+    words += ["--override", f"listeners=PLAINTEXT://localhost:{free_port()}"]
+    started = run([words[0], "-daemon", *words[1:]], ROOT, **environment)
+    assert started.returncode == 0, started.stderr
+    try:
+        assert (tmp_path / "data" / "meta.properties").exists()
+    finally:
+        stopped = run(stop.split(), ROOT, **environment)
+    assert stopped.returncode == 0, stopped.stderr
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_every_file_that_the_documents_link_to_is_there() -> None:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)", document.read_text()):
+            if "://" not in link:
+                assert (document.parent / link).exists(), f"{document.name} links to {link}"
