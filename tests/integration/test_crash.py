@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -248,13 +249,9 @@ def test_a_full_disk_is_an_error_for_its_topics_only_and_is_forgotten_when_there
         assert len(full) == 2 and len(well) == 2
 
         filler = small_disk / "filler"
-        with filler.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
-            except OSError:
-                pass
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
         codes = {_produce(broker, full[0], b"x" * 50_000)[0] for _ in range(5)}
         assert codes == {56}
         for topic in well:

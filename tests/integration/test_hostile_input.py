@@ -50,6 +50,11 @@ KAFKA_ANSWERS = {
     "CreateTopics of an empty name": "17",
     "CreateTopics of a name of 250": "17",
     "CreateTopics of a parent folder": "17",
+    "CreateTopics with 2 billion partitions": "44",
+    "CreateTopics with 10,001 partitions": "44",
+    "CreateTopics with -7 partitions": "37",
+    "CreatePartitions up to 2 billion": "-1",
+    "CreatePartitions up to -7": "37",
     "Produce to a name with a slash": "3",
     "Produce to a parent folder": "3",
     "Produce to partition 99": "3",
@@ -114,8 +119,20 @@ KAVKA_ANSWERS = {
     # Kafka's -1 is the exception it did not expect.
     "a record length without end": {"87", "-1"},
     "an unknown compression": {"87", "76", "-1"},
-    "compression that is none": {"87", "2", "-1"},
     "Fetch with a negative size": {"0", "-1"},
+    "CreatePartitions up to 2 billion": {"44", "37", "-1"},
+    # A client that forgot the tags of its header is still told which versions there are.
+    "ApiVersions of a version out of range, a header without tags": {"answered", "closed"},
+    # A string that is not UTF-8 is a malformed request; Kafka puts question marks in and finds the name invalid.
+    "a name that is not UTF-8": {"17", "closed"},
+    # Packed batches are stored as they came: what is inside is seen by who unpacks them.
+    "compression that is none": {"0", "87", "2", "-1"},
+    "a record count too high, gzip": {"0", "87"},
+    "a record count too low, gzip": {"0", "87"},
+    "a record count too high, lz4": {"0", "87"},
+    "a record count too high, zstd": {"0", "87"},
+    "a record count too high, snappy": {"0", "87"},
+    "a record count too low, zstd": {"0", "87"},
 }
 
 MIB = 1 << 20

@@ -21,6 +21,7 @@ import lz4.frame
 from tests.support import wire
 from tests.support.wire import (
     API_VERSIONS,
+    CREATE_PARTITIONS,
     CREATE_TOPICS,
     FETCH,
     LIST_OFFSETS,
@@ -77,8 +78,14 @@ def _create_code(answer: Reader) -> int:
     return answer.int16()
 
 
-def _create(topic: str, **configs: str) -> Case:
-    return Case(request(CREATE_TOPICS, 2, wire.create_topic_request(topic, 1, configs)), _create_code)
+def _create(topic: str, partitions: int = 1, **configs: str) -> Case:
+    return Case(request(CREATE_TOPICS, 2, wire.create_topic_request(topic, partitions, configs)), _create_code)
+
+
+def _create_partitions(topic: str, count: int) -> Case:
+    """CreatePartitions, version 0."""
+    body = array([string(topic) + struct.pack(">ii", count, -1)]) + struct.pack(">ib", 10_000, 0)
+    return Case(request(CREATE_PARTITIONS, 0, body), _create_code)
 
 
 def _list_offsets(timestamp: int) -> Case:
@@ -166,6 +173,11 @@ CASES: dict[str, Case] = {
     "CreateTopics of an empty name": _create(""),
     "CreateTopics of a name of 250": _create("x" * 250),
     "CreateTopics of a parent folder": _create(".."),
+    "CreateTopics with 2 billion partitions": _create("huge", 0x7FFFFFFF),
+    "CreateTopics with 10,001 partitions": _create("huge", 10_001),
+    "CreateTopics with -7 partitions": _create("huge", -7),
+    "CreatePartitions up to 2 billion": _create_partitions(TOPIC, 0x7FFFFFFF),
+    "CreatePartitions up to -7": _create_partitions(TOPIC, -7),
     "Produce to a name with a slash": _produce(batch([b"x"]), topic="a/b"),
     "Produce to a parent folder": _produce(batch([b"x"]), topic="../../etc"),
     "Produce to partition 99": _produce(batch([b"x"]), partition=99),

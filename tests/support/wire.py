@@ -16,7 +16,7 @@ from types import TracebackType
 import crc32c
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 18, 19, 20
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 18, 19, 20, 37
 
 
 def string(value: str | None) -> bytes:
