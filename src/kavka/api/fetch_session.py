@@ -33,10 +33,10 @@ class FetchPartition:
         "index",
         "last_fetched_epoch",
         "max_bytes",
-        "topic",
-        "topic_id",
         "told_high_watermark",
         "told_log_start",
+        "topic",
+        "topic_id",
     )
 
     def __init__(self, topic: str, topic_id: UUID, asked: Any) -> None:
@@ -88,9 +88,7 @@ class FetchContext:
 
     __slots__ = ("incremental", "partitions", "session")
 
-    def __init__(
-        self, session: FetchSession | None, incremental: bool, partitions: Iterable[FetchPartition]
-    ) -> None:
+    def __init__(self, session: FetchSession | None, incremental: bool, partitions: Iterable[FetchPartition]) -> None:
         self.session = session
         self.incremental = incremental
         self.partitions = list(partitions)

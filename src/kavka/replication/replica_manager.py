@@ -1,7 +1,7 @@
 """All partitions of this broker: appends and reads go through here, and the controller's orders are carried out here.
 
-The loop thread owns it. Making and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
-coroutines that let others have their turn after every partition; everything else answers at once.
+The loop thread owns it. Making and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`)
+are coroutines that let others have their turn after every partition; everything else answers at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReplicaManager:
         self._metadata_cache = metadata_cache
         self._run_in_worker = run_in_worker
         self._staged: list[tuple[Partition, Any]] = []
-        # Called with a partition and whether this broker leads it now, after every order about it and when its disk fails.
+        # Called with a partition and whether this broker leads it, after each order about it and when its disk fails.
         self.on_leadership: list[Callable[[Partition, bool], None]] = []
 
     # ---- finding a partition
@@ -118,9 +118,7 @@ class ReplicaManager:
                 if not known:
                     await asyncio.sleep(0)
                 errors.append(
-                    LeaderAndIsrPartitionError(
-                        topic_name=tp.topic, partition_index=tp.partition, error_code=int(code)
-                    )
+                    LeaderAndIsrPartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
                 )
             topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
         return LeaderAndIsrResponse(topics=topics)
@@ -199,6 +197,7 @@ class ReplicaManager:
         """Called by the log manager: the partition's log is now another one, with the same contents."""
         partition = self.partitions.get(tp)
         if partition is not None and partition.log is not None:
+            moved.producer_states.admitted = partition.log.producer_states.admitted
             partition.log = moved
             partition.advance()
 
