@@ -496,7 +496,7 @@ def test_a_pattern_that_is_given_up_is_forgotten() -> None:
     assert harness.group.patterns == {}
 
 
-@pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{1,2000}", "(" * 1_001 + ")" * 1_001])
+@pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{1,2000}"])
 def test_what_is_no_pattern_is_refused_and_changes_nothing(pattern: str) -> None:
     harness = ConsumerHarness({"a": 1})
     response = joined(harness, topics=None, pattern=pattern)
