@@ -1,0 +1,269 @@
+"""What every assignment has to keep to, whatever members and topics there are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kavka.coordinator.group.consumer.assignors import Assignor, MemberSpec
+from kavka.coordinator.group.consumer.range import assign_ranges
+from kavka.coordinator.group.consumer.records import Partitions
+from kavka.coordinator.group.consumer.topics import Topic
+from kavka.coordinator.group.consumer.uniform import assign_uniformly
+from tests.unit.coordinator.consumer.harness import topic_id
+
+ASSIGNORS = {"uniform": assign_uniformly, "range": assign_ranges}
+RACKS = ("r1", "r2", "r3")
+
+TopicsById = dict[UUID, Topic]
+Specs = dict[str, MemberSpec]
+
+
+def topics_of(counts: dict[str, int], racks: tuple[tuple[str, ...], ...] = ()) -> TopicsById:
+    found = {}
+    for name, count in counts.items():
+        of_partitions = tuple(frozenset(racks[i % len(racks)]) for i in range(count)) if racks else ()
+        found[topic_id(name)] = Topic(name, topic_id(name), count, of_partitions)
+    return found
+
+
+counts = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 12), min_size=1, max_size=5)
+names = st.lists(st.sampled_from([f"m{i}" for i in range(8)]), min_size=1, max_size=8, unique=True)
+
+
+@st.composite
+def groups(draw: st.DrawFn, alike: bool | None = None) -> tuple[Specs, TopicsById]:
+    racks = draw(st.sampled_from([(), (("r1",), ("r2",), ("r1", "r3"))]))
+    topics = topics_of(draw(counts), racks)
+    ids = sorted(topics, key=lambda one: topics[one].name)
+    same = draw(st.booleans()) if alike is None else alike
+    everything = frozenset(ids)
+    members = {}
+    for name in draw(names):
+        wanted = everything if same else frozenset(draw(st.lists(st.sampled_from(ids), unique=True)))
+        rack = draw(st.sampled_from((None, *RACKS)))
+        members[name] = MemberSpec(wanted, {}, draw(st.sampled_from([None, None, f"i-{name}"])), rack)
+    return members, topics
+
+
+def with_target(members: Specs, target: dict[str, Partitions]) -> Specs:
+    return {name: spec._replace(assigned=target.get(name, {})) for name, spec in members.items()}
+
+
+def places(partitions: Partitions) -> set[tuple[UUID, int]]:
+    return {(one, index) for one, indexes in partitions.items() for index in indexes}
+
+
+def moved(before: dict[str, Partitions], after: dict[str, Partitions]) -> int:
+    """Partitions that another member has now."""
+    owner = {place: name for name, partitions in before.items() for place in places(partitions)}
+    return sum(owner.get(place, name) != name for name, found in after.items() for place in places(found))
+
+
+def check_whole(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
+    assert set(target) == set(members)
+    given_out = Counter(place for partitions in target.values() for place in places(partitions))
+    wanted = {one for spec in members.values() for one in spec.topics}
+    assert given_out == Counter((one, index) for one in wanted for index in range(topics[one].partitions))
+    for name, partitions in target.items():
+        assert set(partitions) <= members[name].topics
+        assert all(partitions.values()), "an empty topic says nothing"
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
+@settings(max_examples=150, deadline=None)
+@given(group=groups(), more=groups())
+def test_every_partition_of_a_subscribed_topic_has_exactly_one_owner_that_subscribes_to_it(
+    assignor: Assignor, group: tuple[Specs, TopicsById], more: tuple[Specs, TopicsById]
+) -> None:
+    members, topics = group
+    target = assignor(members, topics)
+    check_whole(members, topics, target)
+    # Members and topics come and go; what the last target says of them must not matter.
+    later, changed = more
+    later = with_target(later, target)
+    check_whole(later, changed, assignor(later, changed))
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
+@settings(max_examples=60, deadline=None)
+@given(group=groups(), data=st.data())
+def test_the_same_group_gives_the_same_assignment_in_whatever_order_it_comes(
+    assignor: Assignor, group: tuple[Specs, TopicsById], data: st.DataObject
+) -> None:
+    members, topics = group
+    shuffled = dict(data.draw(st.permutations(sorted(members.items()))))
+    other = dict(data.draw(st.permutations(sorted(topics.items()))))
+    assert assignor(members, topics) == assignor(shuffled, other)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
+@settings(max_examples=100, deadline=None)
+@given(group=groups())
+def test_nothing_moves_where_nothing_has_changed(assignor: Assignor, group: tuple[Specs, TopicsById]) -> None:
+    members, topics = group
+    target = assignor(members, topics)
+    assert assignor(with_target(members, target), topics) == target
+
+
+# ---- uniform
+
+
+@settings(max_examples=150, deadline=None)
+@given(group=groups(alike=True), more=names, bigger=counts)
+def test_uniform_shares_of_members_that_subscribe_alike_differ_by_one_at_most(
+    group: tuple[Specs, TopicsById], more: list[str], bigger: dict[str, int]
+) -> None:
+    members, topics = group
+    target = assign_uniformly(members, topics)
+    check_even(target)
+    grown = topics_of(bigger)
+    wanted = frozenset(grown)
+    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    check_even(assign_uniformly(later, grown))
+
+
+def check_even(target: dict[str, Partitions]) -> None:
+    shares = [len(places(partitions)) for partitions in target.values()]
+    assert max(shares) - min(shares) <= 1, shares
+
+
+@settings(max_examples=150, deadline=None)
+@given(group=groups(alike=True), more=names)
+def test_uniform_moves_no_more_than_even_shares_need(group: tuple[Specs, TopicsById], more: list[str]) -> None:
+    members, topics = group
+    members = {name: spec._replace(rack_id=None) for name, spec in members.items()}
+    target = assign_uniformly(members, topics)
+    wanted = frozenset(topics)
+    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    after = assign_uniformly(later, topics)
+    total = sum(topic.partitions for topic in topics.values())
+    share, extras = divmod(total, len(later))
+    kept = [len(places(target.get(name, {}))) for name in later]
+    # The most that could stay: each keeps its share, and as many as there are extras one more.
+    could_stay = sum(min(count, share) for count in kept) + min(extras, sum(count > share for count in kept))
+    stayed = sum(len(places(target.get(name, {})) & places(after[name])) for name in later)
+    assert stayed == could_stay
+
+
+@settings(max_examples=150, deadline=None)
+@given(group=groups(alike=False), data=st.data())
+def test_uniform_shares_are_as_even_as_single_moves_can_make_them(
+    group: tuple[Specs, TopicsById], data: st.DataObject
+) -> None:
+    members, topics = group
+    target = assign_uniformly(members, topics)
+    check_locally_even(members, target)
+    staying = data.draw(st.lists(st.sampled_from(sorted(members)), min_size=1, unique=True))
+    later = with_target({name: members[name] for name in staying}, target)
+    after = assign_uniformly(later, topics)
+    check_locally_even(later, after)
+    # Who stays keeps at least what does not make the shares uneven: nobody swaps for nothing.
+    if set(staying) == set(members):
+        assert moved(target, after) == 0
+
+
+def check_locally_even(members: Specs, target: dict[str, Partitions]) -> None:
+    loads = {name: len(places(partitions)) for name, partitions in target.items()}
+    for name, partitions in target.items():
+        for one in partitions:
+            for other, spec in members.items():
+                if one in spec.topics:
+                    assert loads[name] - loads[other] <= 1, (loads, name, other)
+
+
+def test_uniform_prefers_members_near_the_replicas() -> None:
+    topics = topics_of({"a": 6}, (("r1",), ("r2",), ("r3",)))
+    members = {
+        name: MemberSpec(frozenset(topics), rack_id=rack) for name, rack in (("m1", "r3"), ("m2", "r1"), ("m3", "r2"))
+    }
+    target = assign_uniformly(members, topics)
+    one = topic_id("a")
+    assert {name: set(partitions[one]) for name, partitions in target.items()} == {
+        "m1": {2, 5},
+        "m2": {0, 3},
+        "m3": {1, 4},
+    }
+
+
+def test_uniform_prefers_near_members_also_where_they_subscribe_differently() -> None:
+    topics = topics_of({"a": 3, "b": 1}, (("r1",), ("r2",), ("r3",)))
+    a, b = topic_id("a"), topic_id("b")
+    members = {
+        "m1": MemberSpec(frozenset([a]), rack_id="r3"),
+        "m2": MemberSpec(frozenset([a]), rack_id="r1"),
+        "m3": MemberSpec(frozenset([a]), rack_id="r2"),
+        "m4": MemberSpec(frozenset([b])),
+    }
+    target = assign_uniformly(members, topics)
+    assert [sorted(target[name][a]) for name in ("m1", "m2", "m3")] == [[2], [0], [1]]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_large_group_is_assigned_in_a_moment(alike: bool) -> None:
+    topics = topics_of({f"t{i}": 20 for i in range(50)})
+    everything = frozenset(topics)
+    some = frozenset(sorted(topics)[:40])
+    members = {f"m{i}": MemberSpec(everything if alike or i % 2 else some) for i in range(200)}
+    began = time.perf_counter()
+    target = assign_uniformly(members, topics)
+    del members["m7"]
+    assign_uniformly(with_target(members, target), topics)
+    assert time.perf_counter() - began < 2.0
+
+
+# ---- range
+
+
+@settings(max_examples=150, deadline=None)
+@given(group=groups(), more=names)
+def test_range_gives_the_same_numbers_of_topics_that_are_alike_to_the_same_member(
+    group: tuple[Specs, TopicsById], more: list[str]
+) -> None:
+    members, topics = group
+    target = assign_ranges(members, topics)
+    check_ranges(members, topics, target)
+    wanted = frozenset(topics)
+    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    check_ranges(later, topics, assign_ranges(later, topics))
+
+
+def check_ranges(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
+    subscribers = {one: frozenset(n for n, spec in members.items() if one in spec.topics) for one in topics}
+    for one in topics:
+        runs = [sorted(partitions.get(one, ())) for partitions in target.values()]
+        for run in runs:
+            assert run == list(range(run[0], run[-1] + 1)) if run else True
+        if subscribers[one]:
+            lengths = [len(target[name].get(one, ())) for name in subscribers[one]]
+            assert max(lengths) - min(lengths) <= 1
+        for other in topics:
+            alike = topics[one].partitions == topics[other].partitions and subscribers[one] == subscribers[other]
+            if alike:
+                assert all(found.get(one) == found.get(other) for found in target.values())
+
+
+def test_range_keeps_the_order_of_its_members_when_one_goes_and_one_comes() -> None:
+    topics = topics_of({"a": 6})
+    wanted, one = frozenset(topics), topic_id("a")
+    target = assign_ranges({name: MemberSpec(wanted) for name in ("m1", "m2", "m3")}, topics)
+    later = with_target({name: MemberSpec(wanted) for name in ("a0", "m2", "m3")}, target)
+    after = assign_ranges(later, topics)
+    assert [sorted(after[name][one]) for name in ("m2", "m3", "a0")] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_range_puts_new_static_members_in_the_order_of_their_instance_ids() -> None:
+    topics = topics_of({"a": 3})
+    wanted, one = frozenset(topics), topic_id("a")
+    members = {
+        "x": MemberSpec(wanted, {}, "i2"),
+        "y": MemberSpec(wanted, {}, "i1"),
+        "b": MemberSpec(wanted),
+    }
+    target = assign_ranges(members, topics)
+    assert [sorted(target[name][one]) for name in ("y", "x", "b")] == [[0], [1], [2]]

@@ -1,0 +1,310 @@
+"""Whatever members do, however often they, the network and the coordinator fail: nobody has what another still has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from kavka.common.errors import ErrorCode
+from kavka.coordinator.group.consumer.state import ConsumerGroup, MemberState
+from tests.unit.coordinator.consumer.harness import (
+    REBALANCE,
+    SESSION,
+    ConsumerHarness,
+    Place,
+    assigned,
+)
+from tests.unit.coordinator.harness import GROUP
+
+TOPICS = ("a", "b", "c")
+
+
+class Consumer:
+    """One that does things in its own time: it learns of an assignment, gives up, and takes, in separate steps."""
+
+    def __init__(self, harness: ConsumerHarness, name: str, instance_id: str | None, topics: tuple[str, ...]) -> None:
+        self.harness = harness
+        self.name = name
+        self.instance_id = instance_id
+        self.topics = topics
+        self.pattern: str | None = None
+        self.epoch = 0
+        self.owned: set[Place] = set()
+        self.wanted: set[Place] = set()  # the last assignment that it was told of
+        self.says_all = True  # with its next heartbeat, since it cannot know what the coordinator knows
+        self.told: set[Place] = set()
+        self.is_running = True
+
+    @property
+    def is_member(self) -> bool:
+        """The coordinator counts it in, and it has not been told otherwise."""
+        group = self.harness.shard.groups.get(GROUP)
+        member = group.members.get(self.name) if group is not None else None
+        return member is not None and self.epoch > 0 and member.epoch != -2
+
+    def beat(self, lost: bool = False) -> None:
+        fields: dict[str, Any] = {"instance_id": self.instance_id}
+        joins = self.epoch == 0
+        if joins:
+            self.owned.clear()
+            self.wanted.clear()
+        if joins or self.says_all:
+            fields |= {"topics": self.topics, "pattern": self.pattern, "rebalance_timeout_ms": REBALANCE}
+        if joins or self.says_all or self.owned != self.told:
+            fields["owned"] = sorted(self.owned)
+        reported = set(self.owned)
+        response = self.harness.beat(self.name, self.epoch, **fields)
+        if lost:
+            self.says_all = True
+            return
+        code = ErrorCode(response.error_code)
+        if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            self.epoch = 0
+            self.owned.clear()
+            return
+        if code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
+            self.stop()
+            return
+        if code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            self.says_all = True
+            return
+        assert code is ErrorCode.NONE, (code, response.error_message)
+        if "owned" in fields:
+            self.told = reported
+        self.says_all = False
+        self.epoch = response.member_epoch
+        if response.assignment is not None:
+            self.wanted = assigned(self.harness, response)
+
+    def give_up(self) -> None:
+        self.owned &= self.wanted
+
+    def take(self) -> None:
+        self.owned = set(self.wanted)
+
+    def stop(self) -> None:
+        self.is_running = False
+        self.epoch = 0
+        self.owned.clear()
+
+
+class Groups(RuleBasedStateMachine):
+    consumers = Bundle("consumers")
+
+    @initialize(target=consumers, interval_ms=st.sampled_from([0, 0, 1_000]), count=st.integers(1, 3))
+    def begin(self, interval_ms: int, count: int) -> Any:
+        self.harness = ConsumerHarness({"a": 3, "b": 2}, interval_ms=interval_ms)
+        self.all: list[Consumer] = []
+        return multiple(*(self._start(("a", "b"), None, None) for _ in range(count)))
+
+    def _start(self, topics: tuple[str, ...], instance_id: str | None, pattern: str | None) -> Consumer:
+        consumer = Consumer(self.harness, f"m{len(self.all)}", instance_id, topics)
+        consumer.pattern = pattern
+        self.all.append(consumer)
+        consumer.beat()
+        consumer.take()
+        return consumer
+
+    # ---- members
+
+    @rule(
+        target=consumers,
+        topics=st.sampled_from([("a",), ("a", "b"), ("a", "b", "c"), ("c",), ()]),
+        instance_id=st.sampled_from([None, None, "i1", "i2"]),
+        pattern=st.sampled_from([None, None, None, "[ab]", ".*"]),
+    )
+    def start(self, topics: tuple[str, ...], instance_id: str | None, pattern: str | None) -> Any:
+        if sum(one.is_running for one in self.all) >= 5:
+            return multiple()
+        return self._start(topics, instance_id, pattern)
+
+    def _pick(self, number: int) -> Consumer | None:
+        running = [one for one in self.all if one.is_running]
+        return running[number % len(running)] if running else None
+
+    @rule(number=st.integers(0, 4), then=st.sampled_from(["", "give up", "take", "take"]))
+    def beat(self, number: int, then: str) -> None:
+        consumer = self._pick(number)
+        if consumer is None:
+            return
+        consumer.beat()
+        if then:
+            consumer.give_up()
+        if then == "take":
+            consumer.take()
+
+    @rule(number=st.integers(0, 4), waits=st.booleans())
+    def come_to_rest(self, number: int, waits: bool) -> None:
+        """All but one go on as they should; that one may be slow to give up what it has."""
+        slow = self._pick(number)
+        for _ in range(3):
+            for one in self.all:
+                if one.is_running:
+                    one.beat()
+                    if one is not slow or not waits:
+                        one.give_up()
+                        one.take()
+
+    @rule(number=st.integers(0, 4))
+    def an_answer_is_lost(self, number: int) -> None:
+        consumer = self._pick(number)
+        if consumer is not None:
+            consumer.beat(lost=True)
+
+    @rule(number=st.integers(0, 4))
+    def give_up_only(self, number: int) -> None:
+        consumer = self._pick(number)
+        if consumer is not None:
+            consumer.give_up()
+
+    @rule(number=st.integers(0, 4))
+    def take_only(self, number: int) -> None:
+        consumer = self._pick(number)
+        if consumer is not None and consumer.epoch > 0:
+            consumer.take()
+
+    @rule(
+        consumer=consumers,
+        topics=st.lists(st.sampled_from(TOPICS), unique=True).map(tuple),
+        pattern=st.sampled_from(["", "c|a"]),
+    )
+    def subscribe(self, consumer: Consumer, topics: tuple[str, ...], pattern: str) -> None:
+        consumer.topics, consumer.pattern = topics, pattern
+        consumer.says_all = True
+
+    @rule(consumer=consumers)
+    def crash(self, consumer: Consumer) -> None:
+        consumer.stop()
+
+    @rule(consumer=consumers, for_good=st.booleans())
+    def leave(self, consumer: Consumer, for_good: bool) -> None:
+        if consumer.is_running and consumer.epoch > 0:
+            epoch = -1 if for_good or consumer.instance_id is None else -2
+            consumer.owned.clear()
+            self.harness.beat(consumer.name, epoch, instance_id=consumer.instance_id)
+            consumer.stop()
+
+    # ---- the rest of the world
+
+    @rule(ms=st.sampled_from([100, 1_000, 5_000, 5_000, 20_000, SESSION]))
+    def time_passes(self, ms: int) -> None:
+        self.harness.advance(ms)
+
+    @rule(number=st.integers(0, 4))
+    def one_is_slow_until_its_rebalance_is_over(self, number: int) -> None:
+        slow = self._pick(number)
+        for _ in range(REBALANCE // 10_000 + 1):
+            self.harness.advance(10_000)
+            for one in self.all:
+                if one.is_running:
+                    one.beat()
+                    if one is not slow:
+                        one.give_up()
+                        one.take()
+
+    @rule(name=st.sampled_from(TOPICS), count=st.integers(0, 6))
+    def topic_changes(self, name: str, count: int) -> None:
+        known = self.harness.topics.get(name)
+        if count == 0:
+            if known is not None:
+                self.harness.topics.remove(name)
+        elif known is None or count > known.partitions:
+            self.harness.topics.set(name, count)
+
+    @rule()
+    def coordinator_restarts(self) -> None:
+        before = _tables(self.harness.shard.groups.get(GROUP))
+        self.harness.restart()
+        assert _tables(self.harness.shard.groups.get(GROUP)) == before
+
+    @rule(consumer=consumers)
+    def a_write_fails(self, consumer: Consumer) -> None:
+        if consumer.is_running:
+            self.harness.failure = ErrorCode.NOT_ENOUGH_REPLICAS
+            consumer.beat()
+            self.harness.failure = None
+
+    @rule()
+    def all_go_on(self) -> None:
+        """Members that keep sending heartbeats get to a stable group in which everything has an owner."""
+        running = [one for one in self.all if one.is_running]
+        for _ in range(4):
+            # Who is gone is out.
+            self.harness.advance(SESSION // 4 + 1)
+            self._round(running)
+        for _ in range(30):
+            self.harness.advance(1_000)
+            self._round(running)
+        self._check_settled([one for one in running if one.is_running])
+
+    def _round(self, running: list[Consumer]) -> None:
+        for one in running:
+            if one.is_running:
+                one.beat()
+                one.give_up()
+                one.take()
+
+    def _check_settled(self, running: list[Consumer]) -> None:
+        group = self.harness.shard.groups.get(GROUP)
+        if not running:
+            assert group is None or group.is_empty
+            return
+        assert group is not None and group.state_name == "Stable", group and group.state_name
+        owned = sorted(place for one in running for place in one.owned)
+        subscribed = group.subscribed_topics()
+        there = [
+            (name, index)
+            for name in sorted(self.harness.topics.names())
+            if name in subscribed
+            for index in range(self.harness.topics.get(name).partitions)  # type: ignore[union-attr]
+        ]
+        assert owned == there
+
+    # ---- what always holds
+
+    @invariant()
+    def nobody_has_what_another_has(self) -> None:
+        owner: dict[Place, str] = {}
+        for one in getattr(self, "all", ()):
+            if one.is_running and one.is_member:
+                for place in one.owned:
+                    assert owner.setdefault(place, one.name) == one.name, (place, owner[place], one.name)
+
+    @invariant()
+    def the_tables_agree(self) -> None:
+        harness = getattr(self, "harness", None)
+        group = harness.shard.groups.get(GROUP) if harness is not None else None
+        if group is None:
+            return
+        owners = {}
+        for member in group.members.values():
+            current = member.current
+            for owned in (current.assigned, current.revoking):
+                for one, partitions in owned.items():
+                    for index in partitions:
+                        assert (one, index) not in owners
+                        owners[(one, index)] = member.member_id
+            assert current.epoch <= group.epoch
+            assert bool(current.revoking) == (current.state == MemberState.UNREVOKED_PARTITIONS) or current.epoch < 0
+        assert owners == {(one, index): m for one, by_index in group.owners.items() for index, m in by_index.items()}
+        assert group.assignment_epoch <= group.epoch
+        target = [(one, index) for found in group.target.values() for one in found for index in found[one]]
+        assert len(target) == len(set(target))
+
+
+def _tables(group: ConsumerGroup | None) -> Any:
+    if group is None:
+        return None
+    return {name: getattr(group, name) for name in group.__slots__}
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
