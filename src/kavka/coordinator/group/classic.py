@@ -507,8 +507,9 @@ class ClassicProtocol:
         group.transition(DEAD, self._clock.now_ms())
 
     def drop_timers(self, group: ClassicGroup) -> None:
-        for member_id in group.members:
+        for member_id, member in group.members.items():
             self._timers.cancel(_session_key(group, member_id))
+            member.timer_at = None
         for member_id in group.pending_join:
             self._timers.cancel(_pending_key(group, member_id))
         group.pending_join.clear()
