@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -91,3 +92,75 @@ def test_it_matches_what_pythons_own_engine_matches(pattern: str, texts: list[st
     compiled = compile_pattern(pattern)
     for text in texts:
         assert compiled.matches(text) == (re.fullmatch(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        (r"\bfoo\b.*", ["foo", "foo-1"], ["foo_1", "foos"]),
+        (r"foo\B.*", ["foos"], ["foo-1", "foo"]),
+        (r"\pL+", ["abc", "größe"], ["a1"]),
+        (r"\p{Lu}\P{Lu}", ["Aa", "A1"], ["AA"]),
+        (r"\p{^Greek}", ["a"], ["α"]),
+        (r"\p{Greek}+", ["αβ"], ["ab"]),
+        ("(?i)straße-Ä", ["STRAßE-ä"], ["strasse-a"]),
+        (r"\101\x{e9}", ["Aé"], ["Ae"]),
+        ("(?s:.)(?-s:.)", ["\na"], ["a\n"]),
+        ("(?m)^a$", ["a"], ["b"]),
+        (r"[\d\pP]+", ["1-2"], ["a"]),
+        ("[α-ω]", ["γ"], ["a", "Γ"]),
+        ("a{,1}{", ["a{,1}{"], ["a"]),
+    ],
+)
+def test_more_of_the_syntax(pattern: str, matching: list[str], others: list[str]) -> None:
+    compiled = compile_pattern(pattern)
+    assert [text for text in matching if not compiled.matches(text)] == []
+    assert [text for text in others if compiled.matches(text)] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\pX",
+        r"\p{Klingon}",
+        r"\p{",
+        r"\Z",
+        r"\8",
+        "(?<=a)b",
+        "(?<!a)b",
+        "(?!a)",
+        "(?x)",
+        "(?i",
+        "(?i-)",
+        "a*+",
+        "a{2}{3}",
+    ],
+)
+def test_what_re2_does_not_know_is_refused(pattern: str) -> None:
+    with pytest.raises(BadPattern):
+        compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(((((){999}){999}){999}){999}){999}",
+        "(a{0,1000}){0,19}",
+        "(.{0,30}x){0,30}",
+        "(a|b|c|d|e|f|g)*x.{500}",
+        "|".join(f"{c}.*{d}.*{c}" for c in "abcdefghij" for d in "klmnopqrst"),
+    ],
+)
+def test_no_pattern_holds_anybody_up_over_many_names(pattern: str) -> None:
+    names = [f"{'abcdefg'[i % 7]}{i * 7919:040d}-topic.{i}x" * 3 for i in range(1000)]
+    began = time.perf_counter()
+    with contextlib.suppress(BadPattern):
+        compile_pattern(pattern).select(names)
+    assert time.perf_counter() - began < 2.0
+
+
+def test_matching_many_names_costs_little_for_each() -> None:
+    names = [f"orders.{i % 40}.eu-{i}" for i in range(20_000)]
+    began = time.perf_counter()
+    assert len(compile_pattern(r"orders\.[0-9]+\.eu-.*7").select(names)) == 2_000
+    assert time.perf_counter() - began < 1.0

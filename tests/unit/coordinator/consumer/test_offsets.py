@@ -1,0 +1,133 @@
+"""Who may commit and fetch the offsets of a group of the new protocol, and when they are forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitResponsePartition
+from tests.unit.coordinator.consumer.harness import SESSION, ConsumerHarness, topic_id
+from tests.unit.coordinator.harness import GROUP
+
+
+def commit(
+    harness: ConsumerHarness,
+    member_id: str,
+    epoch: int,
+    *places: tuple[str, int],
+    version: int = 9,
+    transactional: bool = False,
+) -> ErrorCode:
+    items: list[Any] = [
+        (
+            name,
+            topic_id(name),
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=5),
+            OffsetCommitResponsePartition(partition_index=index),
+        )
+        for name, index in places or (("t", 0),)
+    ]
+    try:
+        harness.shard.commit_offsets(GROUP, member_id, None, epoch, version, -1, items, transactional)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_a_member_commits_with_its_epoch() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    assert commit(harness, member.name, member.epoch) is ErrorCode.NONE
+    assert commit(harness, member.name, member.epoch + 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, "other", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(harness, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_older_epoch_will_do_for_what_the_member_has_had_since() -> None:
+    harness = ConsumerHarness({"t": 2, "u": 1})
+    member = harness.member("t")
+    old = member.epoch
+    harness.topics.set("t", 4)
+    harness.settle(member)
+    assert member.epoch == old + 1
+    assert commit(harness, member.name, old, ("t", 0), ("t", 1)) is ErrorCode.NONE
+    assert commit(harness, member.name, old, ("t", 0), ("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, member.name, old, ("u", 0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, member.name, old - 1, ("t", 0)) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_what_a_member_is_giving_up_it_may_still_commit() -> None:
+    harness = ConsumerHarness({"t": 2})
+    first = harness.member("t")
+    harness.member("t")
+    harness.beat(first.name, first.epoch, owned=sorted(first.owned))
+    assert first.current.revoking
+    assert commit(harness, first.name, first.epoch, ("t", 0), ("t", 1)) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [5, 8])
+def test_members_need_a_version_in_which_there_are_epochs(version: int) -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    assert commit(harness, member.name, member.epoch, version=version) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_without_members_anybody_may_commit() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    member.leave()
+    assert commit(harness, "", -1) is ErrorCode.NONE
+    assert commit(harness, member.name, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_transaction_may_commit_without_saying_for_whom() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    assert commit(harness, "", -1, transactional=True) is ErrorCode.NONE
+    assert commit(harness, member.name, member.epoch, transactional=True, version=3) is ErrorCode.NONE
+    assert commit(harness, member.name, 99, transactional=True) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, "other", 1, transactional=True) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def fetch(harness: ConsumerHarness, member_id: str | None, epoch: int) -> ErrorCode:
+    try:
+        harness.shard.check_fetch(GROUP, member_id, epoch)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_who_says_which_member_it_is_fetches_with_its_epoch() -> None:
+    harness = ConsumerHarness({"t": 1})
+    member = harness.member("t")
+    assert fetch(harness, None, -1) is ErrorCode.NONE
+    assert fetch(harness, member.name, member.epoch) is ErrorCode.NONE
+    assert fetch(harness, member.name, member.epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert fetch(harness, "other", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_topics_in_use_are_not_deleted() -> None:
+    harness = ConsumerHarness({"t": 1, "u": 1})
+    member = harness.member("t")
+    harness.commit({("t", 0): 1, ("u", 0): 2}, member_id=member.name, generation=member.epoch)
+    gone, in_use = harness.shard.delete_offsets(GROUP, [("t", 0), ("u", 0)])
+    assert [(record.topic, record.value) for record in gone] == [("u", None)]
+    assert in_use == {"t"}
+
+
+def test_offsets_of_topics_that_nobody_subscribes_to_are_forgotten_in_time() -> None:
+    harness = ConsumerHarness({"t": 1, "u": 1})
+    member = harness.member("t")
+    harness.commit({("t", 0): 1, ("u", 0): 2}, member_id=member.name, generation=member.epoch)
+    harness.clock.ms += harness.config.offsets_retention_ms
+    member.beat()
+    harness.submit(harness.shard.expire())
+    assert (harness.offset("t", 0), harness.offset("u", 0)) == (1, None)
+    harness.advance(SESSION)
+    harness.clock.ms += harness.config.offsets_retention_ms
+    harness.submit(harness.shard.expire())
+    assert (harness.offset("t", 0), harness.shard.groups) == (None, {})
+    harness.restart()
+    assert harness.shard.groups == {}
