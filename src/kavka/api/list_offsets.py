@@ -77,7 +77,7 @@ def _answer(
         answer.old_style_offsets = _segment_offsets(ctx, log, asked.timestamp, asked.max_num_offsets, from_consumer)
         return
     partition.check_epoch(asked.current_leader_epoch)
-    if ctx.version < FIRST_VERSION.get(asked.timestamp, 0):
+    if asked.timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < FIRST_VERSION.get(asked.timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     end = partition.read_limit(request.isolation_level) if from_consumer else log.end_offset
     answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end)

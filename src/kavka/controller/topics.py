@@ -32,6 +32,8 @@ from kavka.metadata.store import (
 from kavka.replication.metadata_cache import NO_LEADER, MetadataCache
 
 USE_DEFAULT = -1
+# More in one request would keep the controller, and on one node the whole broker, busy for minutes.
+MAX_NEW_PARTITIONS = 10_000
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class Topics:
             factor = topic.replication_factor
             if factor == USE_DEFAULT:
                 factor = values["default.replication.factor"]
+            _check_not_too_many(partitions)
             assignment = assign(context.racks(), partitions, factor)
         try:
             self._configs.broker.check_topic(configs)
@@ -266,6 +269,7 @@ class Topics:
             why = "" if asked.count == have else ", and cannot get fewer"
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic '{asked.name}' has {have} partitions already{why}.")
         first = node.partitions[0].replicas
+        _check_not_too_many(asked.count - have)
         if asked.assignments is None:
             racks = self._controller.context.racks()
             start = next((i for i, broker in enumerate(sorted(racks)) if broker >= first[0]), 0)
@@ -310,3 +314,10 @@ def _bad_assignment(message: str) -> KafkaError:
 
 def _not_controller() -> KafkaError:
     return KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+
+
+def _check_not_too_many(partitions: int) -> None:
+    if partitions > MAX_NEW_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{partitions} new partitions; no more than {MAX_NEW_PARTITIONS} at a time."
+        )

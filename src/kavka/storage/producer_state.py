@@ -112,6 +112,8 @@ class ProducerStates:
         KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
+            if epoch < 0:
+                raise _fenced(producer_id, epoch, 0)
             if transactional and self.admitted not in (producer_id, ANYONE):
                 raise _not_admitted(producer_id)
             return None
