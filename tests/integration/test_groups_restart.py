@@ -1,0 +1,141 @@
+"""A broker that is killed loses no group and no offset: members go on with what they have, commits are all there."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.members import PYTHON_CLIENTS, Member, wait_for_records, wait_for_split
+from tests.support.processes import wait_until
+from tests.support.targets import Target, start_target
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+
+PARTITIONS = 6
+GROUP = "survivors"
+
+
+@pytest.fixture
+def broker(target_name: str, tmp_path: Path) -> Iterator[Target]:
+    overrides = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1_000}
+    started = start_target(target_name, tmp_path / "broker", overrides)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def make_topic(broker: Target, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(20)
+
+
+def produce(broker: Target, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("client", PYTHON_CLIENTS)
+def test_members_go_on_with_their_partitions_after_the_broker_was_killed(
+    client: str, broker: Target, topic: str, tmp_path: Path
+) -> None:
+    make_topic(broker, topic)
+    produce(broker, topic, 60)
+    members = [Member(client, tmp_path, broker.bootstrap_servers, GROUP, topic, session_ms=30_000) for _ in range(2)]
+    try:
+        wait_for_split(members, PARTITIONS)
+        wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
+        time.sleep(1)
+        before = [member.look().partitions for member in members]
+        broker.kill()
+        broker.start()
+        produce(broker, topic, 60)
+        wait_for_records(members, dict.fromkeys(range(PARTITIONS), 20), timeout=90)
+        assert [member.look().partitions for member in members] == before
+        time.sleep(1)
+    finally:
+        for member in members:
+            member.process.kill()
+    broker.kill()
+    broker.start()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
+    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found = [p.offset for p in consumer.committed(wanted, timeout=30)]
+    consumer.close()
+    assert found == [20] * PARTITIONS
+
+
+def test_static_members_are_known_after_the_broker_was_killed(broker: Target, topic: str, tmp_path: Path) -> None:
+    make_topic(broker, topic)
+
+    def start(name: str) -> Member:
+        return Member(
+            "confluent", tmp_path, broker.bootstrap_servers, GROUP, topic, instance_id=name, session_ms=60_000
+        )
+
+    members = [start("one"), start("two")]
+    again = None
+    try:
+        wait_for_split(members, PARTITIONS)
+        time.sleep(1)
+        mine = members[1].partitions
+        members[1].crash()
+        broker.kill()
+        broker.start()
+        again = start("two")
+        wait_until(lambda: again.look().partitions == mine, timeout=60, what="the same partitions again")
+    finally:
+        for member in (*members, *([again] if again else [])):
+            member.process.kill()
+
+
+def test_no_acknowledged_commit_is_lost_however_often_the_broker_is_killed(broker: Target, topic: str) -> None:
+    make_topic(broker, topic)
+    rng = random.Random(7)
+    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False}
+    consumer = Consumer(config)
+    # What the last commit that was acknowledged said, and what was tried after it and may be there or not.
+    acknowledged = [-1001] * PARTITIONS
+    attempted: list[set[int]] = [set() for _ in range(PARTITIONS)]
+    offset = 0
+
+    def commit_until(stopped: threading.Event) -> None:
+        nonlocal offset
+        while not stopped.is_set():
+            offset += 1
+            partition = rng.randrange(PARTITIONS)
+            attempted[partition].add(offset)
+            try:
+                consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+            except KafkaException:
+                continue
+            acknowledged[partition] = offset
+            attempted[partition].clear()
+
+    for _ in range(5):
+        stopped = threading.Event()
+        committing = threading.Thread(target=commit_until, args=(stopped,))
+        committing.start()
+        time.sleep(0.5)
+        broker.kill()
+        # The broker ends with the thread that started it: that is this one.
+        broker.start()
+        time.sleep(0.5)
+        stopped.set()
+        committing.join()
+        reader = Consumer(config)
+        for position in reader.committed(wanted, timeout=60):
+            assert position.offset in attempted[position.partition] | {acknowledged[position.partition]}
+        reader.close()
+    consumer.close()
+    assert offset > 100
