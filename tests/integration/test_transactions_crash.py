@@ -1,0 +1,269 @@
+"""kill -9 of a broker and of a loop of transactions at any moment: what is read as committed is there exactly once."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from tests.support import copier, wire
+from tests.support.apache import NEWEST
+from tests.support.java_client import JavaError
+from tests.support.kavka_process import KavkaProcess
+from tests.support.material import dump, read_all
+from tests.support.processes import ManagedProcess, wait_until
+from tests.support.targets import Target, start_target
+from tests.support.transactions import JavaTransactions
+
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS = 3
+
+
+def make_topics(broker: Target, *names: str) -> None:
+    for name in names:
+        assert wire.create_topic(broker.address, name, PARTITIONS) == 0
+
+
+def start_copier(broker: Target, folder: Path) -> ManagedProcess:
+    argv = [sys.executable, copier.__file__, broker.bootstrap_servers, "in", "out", "copier"]
+    return ManagedProcess(argv, log=folder / "copier.out")
+
+
+def fill(broker: Target, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+    for n in range(first, first + count):
+        producer.produce("in", b"%d" % n, partition=n % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def copies(broker: Target) -> dict[int, list[bytes | None]]:
+    found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+    return {p: [value for _, _, value, _ in found["out", p]] for p in range(PARTITIONS)}
+
+
+def expected(total: int) -> dict[int, list[bytes]]:
+    return {p: [b"copy of %d" % n for n in range(p, total, PARTITIONS)] for p in range(PARTITIONS)}
+
+
+def wait_for_copies(broker: Target, loop: ManagedProcess, total: int) -> None:
+    def done() -> bool:
+        assert loop.running(), loop.log_tail()
+        return sum(map(len, copies(broker).values())) >= total
+
+    wait_until(done, timeout=90, what=f"{total} copies", interval=0.3)
+
+
+def transactional_producer(broker: Target) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "t",
+            "linger.ms": 0,
+            "log_level": 0,
+            **copier.KEEP_TO_KNOWN_BROKERS,
+        }
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+@pytest.mark.slow
+def test_a_loop_that_is_killed_again_and_again_writes_every_output_once(target_name: str, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    broker = start_target(target_name, tmp_path / "broker", {"group.initial.rebalance.delay.ms": 0})
+    try:
+        make_topics(broker, "in", "out")
+        total = 0
+        for _ in range(6):
+            fill(broker, total, 300)
+            total += 300
+            loop = start_copier(broker, tmp_path)
+            wait_for_copies(broker, loop, total - 299)
+            time.sleep(chance.uniform(0, 0.1))
+            loop.kill()
+        loop = start_copier(broker, tmp_path)
+        wait_for_copies(broker, loop, total)
+        loop.kill()
+        assert copies(broker) == expected(total)
+    finally:
+        broker.close()
+
+
+@pytest.mark.slow
+def test_a_loop_goes_on_over_kills_of_its_broker_and_writes_every_output_once(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    overrides = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 20_000}
+    with KavkaProcess(tmp_path / "broker", overrides=overrides) as broker:
+        make_topics(broker, "in", "out")
+        loop = start_copier(broker, tmp_path)
+        total = 0
+        for _ in range(5):
+            fill(broker, total, 500)
+            total += 500
+            time.sleep(chance.uniform(0, 0.5))
+            broker.kill()
+            broker.start()
+        wait_for_copies(broker, loop, total)
+        loop.kill()
+        assert copies(broker) == expected(total)
+
+
+def test_transactions_whose_commit_was_answered_survive_kills_of_the_broker(tmp_path: Path) -> None:
+    chance = random.Random(9)
+    with KavkaProcess(tmp_path / "broker", overrides={"log.segment.bytes": 50_000}) as broker:
+        make_topics(broker, "out")
+        producer = transactional_producer(broker)
+        committed: list[int] = []
+        number = 0
+        for _ in range(6):
+            deadline = time.monotonic() + chance.uniform(0.05, 0.4)
+            while time.monotonic() < deadline:
+                _transact(producer, number, number % 3 == 2)
+                committed += [number] if number % 3 != 2 else []
+                number += 1
+            producer.begin_transaction()
+            producer.produce("out", b"%d" % number, partition=0)
+            producer.flush(10)
+            broker.kill()
+            broker.start()
+            copier.retried(producer.commit_transaction, 30)
+            committed.append(number)
+            number += 1
+        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        assert [int(value or b"-1") for _, _, value, _ in found["out", 0]] == committed
+        for partition in (1, 2):
+            values = [int(value or b"-1") for _, _, value, _ in found["out", partition]]
+            assert values == sorted(set(values))
+            assert set(values) <= set(committed)
+
+
+def _transact(producer: Producer, number: int, abort: bool) -> None:
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce("out", b"%d" % number, partition=partition)
+    if abort:
+        producer.flush(10)
+        copier.retried(producer.abort_transaction, 30)
+    else:
+        copier.retried(producer.commit_transaction, 30)
+
+
+@pytest.mark.java
+def test_open_transactions_epochs_and_producer_ids_are_as_they_were_after_a_kill(
+    java_parts: None, tmp_path: Path
+) -> None:
+    with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(NEWEST, broker.bootstrap_servers) as client:
+        make_topics(broker, "out")
+        ids = ("empty", "open", "committed", "aborted")
+        producers = {name: client.producer(name, transaction_timeout_ms=60_000) for name in ids}
+        for name in ids[1:]:
+            for _ in range(2):
+                producers[name].begin()
+                producers[name].send("out", [name], None)
+                if name != "open":
+                    producers[name].commit() if name == "committed" else producers[name].abort()
+                else:
+                    break
+        before = {name: client.call("describeTransaction", id=name) for name in ids}
+        assert [before[name]["state"] for name in ids] == ["Empty", "Ongoing", "CompleteCommit", "CompleteAbort"]
+        at_partitions = [client.call("producers", topic="out", partition=p) for p in range(PARTITIONS)]
+        broker.kill()
+        broker.start()
+        assert {name: client.call("describeTransaction", id=name) for name in ids} == before
+        again = [client.call("producers", topic="out", partition=p) for p in range(PARTITIONS)]
+        assert [sorted(found, key=str) for found in again] == [sorted(found, key=str) for found in at_partitions]
+        producers["open"].send("out", ["goes on"], None)
+        producers["open"].commit()
+        assert client.call("describeTransaction", id="open")["state"] == "CompleteCommit"
+        fresh = client.producer("fresh")
+        used = {found["producerId"] for found in before.values()}
+        assert client.call("describeTransaction", id="fresh")["producerId"] not in used
+        fresh.close()
+
+
+@pytest.mark.java
+def test_a_zombie_of_before_the_kill_stays_fenced(java_parts: None, tmp_path: Path) -> None:
+    with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(NEWEST, broker.bootstrap_servers) as client:
+        make_topics(broker, "out")
+        old = client.producer("old", transactional_id="id")
+        old.begin()
+        old.send("out", ["old"])
+        client.producer("new", transactional_id="id")
+        broker.kill()
+        broker.start()
+        with pytest.raises(JavaError):
+            old.send("out", ["older"])
+        with pytest.raises(JavaError):
+            old.commit()
+        assert read_all(broker.bootstrap_servers, [("out", 0)])["out", 0] == []
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
+def test_apaches_dump_tool_reads_the_transaction_log(java_parts: None, tmp_path: Path, version: str) -> None:
+    overrides = {"transaction.state.log.num.partitions": 1}
+    with KavkaProcess(tmp_path / "broker", overrides=overrides) as broker:
+        make_topics(broker, "out")
+        with JavaTransactions(version, broker.bootstrap_servers) as client:
+            producer = client.producer("dumped", transaction_timeout_ms=12_345)
+            for end in (producer.commit, producer.abort):
+                producer.begin()
+                producer.send("out", ["x"], 2)
+                end()
+            producer.close()
+        broker.stop()
+        logs = sorted((broker.log_dirs[0] / "__transaction_state-0").glob("*.log"))
+        said = dump(NEWEST, logs, "--transaction-log-decoder")
+        states = re.findall(r'"transactionStatus":(\d)', said) or re.findall(r"state=(\w+)", said)
+        assert len(states) == 7, said
+        assert "dumped" in said and "12345" in said and '"topic":"out"' in said
+        # The markers at the partition, with the epoch that they were written in.
+        data = sorted((broker.log_dirs[0] / "out-2").glob("*.log"))
+        markers = re.findall(r"endTxnMarker: (\w+)", dump(NEWEST, data, "--print-data-log"))
+        assert markers == ["COMMIT", "ABORT"]
+
+
+def test_the_broker_ends_what_was_decided_before_it_was_killed(tmp_path: Path) -> None:
+    """A commit that is in the coordinator's log and in none of the partitions yet."""
+    with KavkaProcess(tmp_path / "broker", overrides={"transaction.state.log.num.partitions": 1}) as broker:
+        make_topics(broker, "out")
+        producer = transactional_producer(broker)
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce("out", b"decided", partition=partition)
+        producer.flush(10)
+        sizes = {p: _log(broker, f"out-{p}").stat().st_size for p in range(PARTITIONS)}
+        producer.commit_transaction(10)
+        broker.kill()
+        for partition, size in sizes.items():
+            with _log(broker, f"out-{partition}").open("r+b") as file:
+                file.truncate(size)
+        state = _log(broker, "__transaction_state-0")
+        with state.open("r+b") as file:
+            file.truncate(_without_last_batch(state.read_bytes()))
+        broker.start()
+        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        assert [[value for _, _, value, _ in found["out", p]] for p in range(PARTITIONS)] == [[b"decided"]] * PARTITIONS
+        with pytest.raises(KafkaException):
+            producer.commit_transaction(1)
+
+
+def _log(broker: KavkaProcess, partition: str) -> Path:
+    return next(iter((broker.log_dirs[0] / partition).glob("*.log")))
+
+
+def _without_last_batch(data: bytes) -> int:
+    """Where the last batch begins: the one that says the markers are written."""
+    position = last = 0
+    while position < len(data):
+        last = position
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    return last
+
+
