@@ -132,7 +132,7 @@ class Admission:
         if states.has_open(producer_id, epoch):
             return
         entry = states.entries.get(producer_id)
-        if self._adds and sequence and (entry is None or not entry.batches):
+        if self._adds and sequence and (entry is None or (not entry.batches and epoch >= entry.epoch)):
             # The newer protocol begins at 0 with every transaction: what comes first here was not sent first.
             self._refused[tp] = KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

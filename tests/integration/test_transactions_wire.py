@@ -1,0 +1,634 @@
+"""Every request of transactions in every version, right and wrong: the codes that Kafka gives, and nothing changed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kavka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kavka.protocol.messages.api_versions import ApiVersionsRequest
+from kavka.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from kavka.protocol.messages.end_txn import EndTxnRequest
+from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
+from kavka.protocol.messages.list_transactions import ListTransactionsRequest
+from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kavka.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from kavka.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kavka.records.builder import BatchBuilder
+from kavka.records.record import Record
+from tests.support import wire
+from tests.support.messages import Messages
+from tests.support.processes import wait_until
+from tests.support.targets import KAVKA, Target
+
+pytestmark = pytest.mark.timeout(60)
+
+NONE = ErrorCode.NONE
+ADDS_IMPLICITLY = 12
+
+
+class Producer(NamedTuple):
+    id: int
+    epoch: int
+
+
+class Broker:
+    """The requests of a transaction, one call each; answers are error codes."""
+
+    def __init__(self, messages: Messages, topic: str, name: str) -> None:
+        self.messages = messages
+        self.call = messages.call
+        self.topic = topic
+        self.name = name
+        self.group = f"group-{name}"
+
+    def find(self, version: int = 4, key: str | None = None, kind: int = 1) -> Any:
+        if version < 4:
+            return self.call(FindCoordinatorRequest(key=key or self.name, key_type=kind), version)
+        request = FindCoordinatorRequest(coordinator_keys=[key or self.name], key_type=kind)
+        return self.call(request, version).coordinators[0]
+
+    def init(
+        self, version: int = 5, name: str | None = "", timeout: int = 60_000, of: Producer = Producer(-1, -1)
+    ) -> tuple[ErrorCode, Producer]:
+        request = InitProducerIdRequest(
+            transactional_id=self.name if name == "" else name, transaction_timeout_ms=timeout
+        )
+        if version >= 3:
+            request.producer_id, request.producer_epoch = of
+        answer = self.call(request, version)
+        return ErrorCode(answer.error_code), Producer(answer.producer_id, answer.producer_epoch)
+
+    def ready(self) -> Producer:
+        """Initialised, with both kinds of coordinators there."""
+        for kind, key in ((1, self.name), (0, self.group)):
+            wait_until(
+                lambda kind=kind, key=key: self.find(4, key, kind).error_code == 0, timeout=30, what="a coordinator"
+            )
+        wait_until(lambda: self.init(5, f"{self.name}-probe")[0] is NONE, timeout=30, what="the coordinator's log")
+        found: list[Producer] = []
+
+        def initialised() -> bool:
+            code, producer = self.init()
+            found.append(producer)
+            return code is NONE
+
+        wait_until(initialised, timeout=30, what="a producer id")
+        return found[-1]
+
+    def add(
+        self, producer: Producer, partitions: dict[str, list[int]], version: int = 3, name: str | None = None
+    ) -> dict[tuple[str, int], ErrorCode]:
+        topics = [AddPartitionsToTxnTopic(name=topic, partitions=found) for topic, found in partitions.items()]
+        name = self.name if name is None else name
+        answer = self.call(
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=producer.id,
+                v3_and_below_producer_epoch=producer.epoch,
+                v3_and_below_topics=topics,
+            ),
+            version,
+        )
+        return _by_partition(answer.results_by_topic_v3_and_below)
+
+    def add_many(self, *transactions: AddPartitionsToTxnTransaction, version: int = 5) -> dict[str, Any]:
+        answer = self.call(AddPartitionsToTxnRequest(transactions=list(transactions)), version)
+        assert answer.error_code == 0
+        return {found.transactional_id: _by_partition(found.topic_results) for found in answer.results_by_transaction}
+
+    def add_offsets(self, producer: Producer, version: int = 3, name: str | None = None) -> ErrorCode:
+        answer = self.call(
+            AddOffsetsToTxnRequest(
+                transactional_id=self.name if name is None else name,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                group_id=self.group,
+            ),
+            version,
+        )
+        return ErrorCode(answer.error_code)
+
+    def commit_offset(
+        self,
+        producer: Producer,
+        offset: int = 7,
+        version: int = 3,
+        topic: str | None = None,
+        partition: int = 0,
+        **member: Any,
+    ) -> ErrorCode:
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=self.group,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=topic or self.topic,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=partition, committed_offset=offset, committed_metadata=""
+                        )
+                    ],
+                )
+            ],
+            **member,
+        )
+        return ErrorCode(self.call(request, version).topics[0].partitions[0].error_code)
+
+    def committed_offset(self) -> int:
+        topics = [OffsetFetchRequestTopic(name=self.topic, partition_indexes=[0])]
+        answer = self.call(OffsetFetchRequest(group_id=self.group, topics=topics), 5)
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+    def produce(
+        self,
+        producer: Producer,
+        sequence: int = 0,
+        version: int = 11,
+        partition: int = 0,
+        name: str | None = "",
+        transactional: bool = True,
+    ) -> ErrorCode:
+        builder = BatchBuilder(
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        builder.append(Record(timestamp=1_700_000_000_000, key=None, value=b"value"))
+        request = ProduceRequest(
+            transactional_id=self.name if name == "" else name,
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[
+                TopicProduceData(
+                    name=self.topic,
+                    topic_id=self.topic_id(),
+                    partition_data=[PartitionProduceData(index=partition, records=builder.build())],
+                )
+            ],
+        )
+        return ErrorCode(self.call(request, version).responses[0].partition_responses[0].error_code)
+
+    def topic_id(self) -> uuid.UUID:
+        answer = self.call(MetadataRequest(topics=[MetadataRequestTopic(name=self.topic)]), 12)
+        found: uuid.UUID = answer.topics[0].topic_id
+        return found
+
+    def end(
+        self, producer: Producer, commit: bool, version: int = 4, name: str | None = None
+    ) -> tuple[ErrorCode, Producer]:
+        answer = self.call(
+            EndTxnRequest(
+                transactional_id=self.name if name is None else name,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                committed=commit,
+            ),
+            version,
+        )
+        return ErrorCode(answer.error_code), Producer(answer.producer_id, answer.producer_epoch)
+
+    def ended(self, producer: Producer, commit: bool, version: int = 4) -> Producer:
+        """Ended, with the markers written: Kafka answers before they are."""
+        code, following = self.end(producer, commit, version)
+        assert code is NONE
+        wait_until(lambda: self.state().startswith("Complete"), timeout=10, what="the end of the transaction")
+        return following
+
+    def described(self, name: str | None = None) -> Any:
+        request = DescribeTransactionsRequest(transactional_ids=[self.name if name is None else name])
+        return self.call(request, 0).transaction_states[0]
+
+    def state(self) -> str:
+        return str(self.described().transaction_state)
+
+    def offsets(self, partition: int = 0) -> tuple[int, int, int]:
+        """High watermark, last stable offset, aborted transactions."""
+        asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(isolation_level=1, topics=[FetchTopic(topic=self.topic, partitions=[asked])])
+        data = self.call(request, 11).responses[0].partitions[0]
+        return data.high_watermark, data.last_stable_offset, len(data.aborted_transactions or [])
+
+
+def _by_partition(topics: Any) -> dict[tuple[str, int], ErrorCode]:
+    return {
+        (topic.name, found.partition_index): ErrorCode(found.partition_error_code)
+        for topic in topics
+        for found in topic.results_by_partition
+    }
+
+
+@pytest.fixture
+def broker(target: Target, topic: str) -> Iterator[Broker]:
+    assert wire.create_topic(target.address, topic, 2) == 0
+    with Messages(target.address) as messages:
+        yield Broker(messages, topic, f"id-{uuid.uuid4().hex[:10]}")
+
+
+@pytest.fixture
+def producer(broker: Broker) -> Producer:
+    return broker.ready()
+
+
+# ---- what is announced
+
+
+def test_the_newer_transactions_are_announced_as_a_feature(broker: Broker) -> None:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    for version in (3, 4):
+        answer = broker.call(request, version)
+        finalized = {found.name: found.max_version_level for found in answer.finalized_features}
+        assert finalized["transaction.version"] == 2
+        assert answer.finalized_features_epoch >= 0
+        supported = {found.name: (found.min_version, found.max_version) for found in answer.supported_features}
+        # Before v4 a lowest level of 0 cannot be said.
+        assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_the_coordinator_of_an_id_is_found(broker: Broker, producer: Producer, version: int) -> None:
+    found = broker.find(version)
+    assert (found.error_code, found.port) == (0, broker.messages._socket.getpeername()[1])
+
+
+# ---- initialising
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_an_id_is_initialised_again_with_a_higher_epoch(broker: Broker, producer: Producer, version: int) -> None:
+    assert broker.init(version) == (NONE, Producer(producer.id, producer.epoch + 1))
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_producer_without_an_id_gets_another_one_each_time(broker: Broker, producer: Producer, version: int) -> None:
+    answers = [broker.init(version, None, 0) for _ in range(3)]
+    assert {code for code, _ in answers} == {NONE}
+    assert len({found.id for _, found in answers}) == 3
+    assert {found.epoch for _, found in answers} == {0}
+
+
+def test_what_cannot_be_initialised(broker: Broker, producer: Producer) -> None:
+    nothing = Producer(-1, -1)
+    assert broker.init(name=None, of=Producer(5, -1)) == (ErrorCode.INVALID_REQUEST, nothing)
+    assert broker.init(of=Producer(-1, 3)) == (ErrorCode.INVALID_REQUEST, nothing)
+    assert broker.init(of=Producer(producer.id, -1)) == (ErrorCode.INVALID_REQUEST, nothing)
+    assert broker.init(timeout=0) == (ErrorCode.INVALID_TRANSACTION_TIMEOUT, nothing)
+    assert broker.init(timeout=-1) == (ErrorCode.INVALID_TRANSACTION_TIMEOUT, nothing)
+    assert broker.init(timeout=900_001) == (ErrorCode.INVALID_TRANSACTION_TIMEOUT, nothing)
+    wrong = Producer(producer.id, producer.epoch + 7)
+    assert broker.init(4, of=wrong) == (ErrorCode.PRODUCER_FENCED, nothing)
+    assert broker.init(3, of=wrong) == (ErrorCode.INVALID_PRODUCER_EPOCH, nothing)
+    assert broker.described().producer_epoch == producer.epoch
+
+
+def test_an_open_transaction_is_aborted_by_whoever_initialises_its_id(broker: Broker, producer: Producer) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer) is NONE
+    assert broker.init()[0] is ErrorCode.CONCURRENT_TRANSACTIONS
+    wait_until(lambda: broker.init()[0] is NONE, timeout=10, what="the aborted transaction")
+    assert broker.offsets() == (2, 2, 1)
+    assert broker.produce(producer, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.end(producer, True)[0] is ErrorCode.PRODUCER_FENCED
+    assert broker.end(producer, True, 1)[0] is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+# ---- partitions
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_added(broker: Broker, producer: Producer, version: int) -> None:
+    wanted = {(broker.topic, 0): NONE, (broker.topic, 1): NONE}
+    assert broker.add(producer, {broker.topic: [0, 1]}, version) == wanted
+    assert broker.add(producer, {broker.topic: [0, 1]}, version) == wanted, "once more changes nothing"
+    found = broker.described()
+    assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", *producer)
+    assert sorted(found.topics[0].partitions) == [0, 1]
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_transaction_across_an_unknown_partition_gets_none_of_them(
+    broker: Broker, producer: Producer, version: int
+) -> None:
+    unknown, spared = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+    found = broker.add(producer, {broker.topic: [0, 9], "nowhere": [0]}, version)
+    assert found == {(broker.topic, 0): spared, (broker.topic, 9): unknown, ("nowhere", 0): unknown}
+    assert broker.state() == "Empty"
+
+
+def test_partitions_of_a_wrong_producer_are_refused(broker: Broker, producer: Producer) -> None:
+    here = {broker.topic: [0]}
+    tp = (broker.topic, 0)
+    unmapped = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert broker.add(producer, here, name="another")[tp] is unmapped
+    assert broker.add(Producer(producer.id + 1_000_000, 0), here)[tp] is unmapped
+    wrong = Producer(producer.id, producer.epoch + 1)
+    assert broker.add(wrong, here)[tp] is ErrorCode.PRODUCER_FENCED
+    assert broker.add(wrong, here, 1)[tp] is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.add(producer, here, name="")[tp] is ErrorCode.INVALID_REQUEST
+    assert broker.state() == "Empty"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_brokers_add_and_verify_partitions_of_many_transactions_at_once(
+    broker: Broker, producer: Producer, version: int
+) -> None:
+    def transaction(
+        name: str, verify: bool, *partitions: int, topic: str | None = None
+    ) -> AddPartitionsToTxnTransaction:
+        return AddPartitionsToTxnTransaction(
+            transactional_id=name,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            verify_only=verify,
+            topics=[AddPartitionsToTxnTopic(name=topic or broker.topic, partitions=list(partitions))],
+        )
+
+    missing = ErrorCode.TRANSACTION_ABORTABLE if version == 5 else ErrorCode.INVALID_TXN_STATE
+    first, second = (broker.topic, 0), (broker.topic, 1)
+    before = broker.add_many(transaction(broker.name, True, 0), version=version)
+    if version == 5:
+        assert before == {broker.name: {first: missing}}
+    found = broker.add_many(transaction(broker.name, False, 0), transaction("another", True, 0), version=version)
+    assert found == {broker.name: {first: NONE}, "another": {first: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    found = broker.add_many(transaction(broker.name, True, 0, 1), version=version)
+    assert found[broker.name][first] is NONE
+    assert found[broker.name][second] in (missing, ErrorCode.TRANSACTION_ABORTABLE)
+    unknown = broker.add_many(transaction(broker.name, False, 0, topic="nowhere"), version=version)
+    assert unknown == {broker.name: {("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
+
+
+# ---- producing
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_records_are_taken_in_partitions_that_were_added(broker: Broker, producer: Producer, version: int) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer, 0, version) is NONE
+    assert broker.produce(producer, 1, version) is NONE
+    assert broker.offsets() == (2, 0, 0), "nothing of it is stable yet"
+    broker.ended(producer, True)
+    assert broker.offsets() == (3, 3, 0)
+
+
+@pytest.mark.parametrize(("version", "code"), [(9, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)])
+def test_records_in_a_partition_that_was_not_added_are_refused(
+    broker: Broker, producer: Producer, version: int, code: ErrorCode
+) -> None:
+    assert broker.produce(producer, 0, version) is code
+    broker.add(producer, {broker.topic: [1]})
+    assert broker.produce(producer, 0, version) is code
+    assert broker.offsets() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_newer_producers_add_a_partition_by_producing_to_it(broker: Broker, producer: Producer, version: int) -> None:
+    assert broker.produce(producer, 0, version) is NONE
+    assert broker.produce(producer, 1, version) is NONE
+    assert broker.produce(producer, 0, version, partition=1) is NONE
+    assert broker.state() == "Ongoing"
+    assert sorted(broker.described().topics[0].partitions) == [0, 1]
+    following = broker.ended(producer, True, 5)
+    assert following == Producer(producer.id, producer.epoch + 1)
+    assert broker.offsets(1) == (2, 2, 0)
+    assert broker.produce(producer, 2, version) is ErrorCode.INVALID_PRODUCER_EPOCH, "that transaction is over"
+    assert broker.produce(following, 0, version) is NONE
+
+
+def test_a_late_batch_of_a_transaction_that_is_over_is_refused(broker: Broker, producer: Producer) -> None:
+    """Without the check it would begin a transaction that nobody ends, and stop every reader of the partition."""
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer) is NONE
+    broker.ended(producer, True)
+    assert broker.produce(producer, 1) is ErrorCode.TRANSACTION_ABORTABLE
+    assert broker.offsets() == (2, 2, 0)
+
+
+def test_newer_producers_begin_with_sequence_zero(broker: Broker, producer: Producer) -> None:
+    assert broker.produce(producer, 5, 12) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert broker.offsets() == (0, 0, 0)
+    assert broker.produce(producer, 0, 12) is NONE
+
+
+@pytest.mark.parametrize("version", [9, 11, 12])
+def test_records_of_a_wrong_producer_are_refused(broker: Broker, producer: Producer, version: int) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    wrong = Producer(producer.id, producer.epoch + 1)
+    assert broker.produce(wrong, 0, version) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.produce(Producer(producer.id + 99, 0), 0, version) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert broker.produce(producer, 0, version, name=f"{broker.name}-unknown") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert broker.offsets() == (0, 0, 0)
+
+
+def test_a_transactional_batch_needs_its_transactional_id(broker: Broker, producer: Producer) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert broker.produce(producer, 0, 9, name=None) is refused
+    assert broker.produce(Producer(-1, -1), -1, 9, name=None) in (refused, ErrorCode.INVALID_RECORD)
+    assert broker.offsets() == (0, 0, 0)
+
+
+def test_a_batch_outside_of_the_transaction_is_refused_while_it_is_open(broker: Broker, producer: Producer) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer) is NONE
+    assert broker.produce(producer, 1, transactional=False, name=None) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_repeated_batch_is_written_once(broker: Broker, producer: Producer) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    for _ in range(2):
+        assert broker.produce(producer) is NONE
+    assert broker.offsets()[0] == 1
+
+
+# ---- offsets
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_offsets_are_committed_with_the_transaction(broker: Broker, producer: Producer, version: int) -> None:
+    assert broker.add_offsets(producer, min(version, 4)) is NONE
+    assert broker.commit_offset(producer, 7, version) is NONE
+    assert broker.committed_offset() == -1
+    broker.ended(producer, True)
+    wait_until(lambda: broker.committed_offset() == 7, timeout=5, what="the committed offset")
+    assert broker.add_offsets(producer, min(version, 4)) is NONE
+    assert broker.commit_offset(producer, 9, version) is NONE
+    broker.ended(producer, False)
+    assert broker.committed_offset() == 7
+
+
+def test_newer_producers_add_the_group_by_committing_to_it(broker: Broker, producer: Producer) -> None:
+    assert broker.commit_offset(producer, 7, 5) is NONE
+    assert [found.topic for found in broker.described().topics] == ["__consumer_offsets"]
+    broker.ended(producer, True, 5)
+    wait_until(lambda: broker.committed_offset() == 7, timeout=5, what="the committed offset")
+
+
+def test_offsets_that_are_refused(broker: Broker, producer: Producer) -> None:
+    assert broker.commit_offset(producer, version=3) is ErrorCode.INVALID_TXN_STATE
+    assert broker.commit_offset(producer, version=4) is ErrorCode.TRANSACTION_ABORTABLE
+    assert broker.add_offsets(producer) is NONE
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.commit_offset(producer, topic="nowhere") is unknown
+    assert broker.commit_offset(producer, partition=9) is unknown
+    assert broker.commit_offset(Producer(producer.id, producer.epoch + 1)) in (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+    )
+    assert broker.commit_offset(producer, member_id="nobody", generation_id=3) in (
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    )
+    broker.ended(producer, True)
+    assert broker.committed_offset() == -1
+
+
+def test_offsets_of_a_wrong_producer_are_not_added(broker: Broker, producer: Producer) -> None:
+    wrong = Producer(producer.id, producer.epoch + 1)
+    assert broker.add_offsets(wrong) is ErrorCode.PRODUCER_FENCED
+    assert broker.add_offsets(wrong, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.add_offsets(producer, name="another") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert broker.state() == "Empty"
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", range(6))
+def test_a_transaction_ends(broker: Broker, producer: Producer, version: int, commit: bool) -> None:
+    broker.add(producer, {broker.topic: [0, 1]})
+    for partition in (0, 1):
+        assert broker.produce(producer, partition=partition) is NONE
+    following = broker.ended(producer, commit, version)
+    assert following == (Producer(producer.id, producer.epoch + 1) if version == 5 else Producer(-1, -1))
+    assert broker.state() == ("CompleteCommit" if commit else "CompleteAbort")
+    for partition in (0, 1):
+        assert broker.offsets(partition) == (2, 2, 0 if commit else 1)
+    again = broker.end(producer, commit, version)
+    assert again == (NONE, following), "asked for twice, done once"
+    assert broker.end(producer, not commit, version)[0] is ErrorCode.INVALID_TXN_STATE
+    assert broker.offsets()[0] == 2
+
+
+def test_ends_that_are_refused(broker: Broker, producer: Producer) -> None:
+    nothing = Producer(-1, -1)
+    assert broker.end(producer, True) == (ErrorCode.INVALID_TXN_STATE, nothing)
+    assert broker.end(producer, False) == (ErrorCode.INVALID_TXN_STATE, nothing)
+    assert broker.end(producer, True, 5) == (ErrorCode.INVALID_TXN_STATE, nothing)
+    assert broker.end(producer, True, name="another")[0] is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert broker.end(producer, True, name="")[0] is ErrorCode.INVALID_REQUEST
+    wrong = Producer(producer.id, producer.epoch + 1)
+    assert broker.end(wrong, True)[0] is ErrorCode.PRODUCER_FENCED
+    assert broker.end(wrong, True, 5) == (ErrorCode.PRODUCER_FENCED, nothing)
+    assert broker.state() == "Empty"
+
+
+def test_newer_producers_may_abort_what_nobody_knows_of(broker: Broker, producer: Producer) -> None:
+    code, following = broker.end(producer, False, 5)
+    assert (code, following) == (NONE, Producer(producer.id, producer.epoch + 1))
+    wait_until(lambda: broker.state() == "CompleteAbort", timeout=5, what="the abort")
+
+
+# ---- markers
+
+
+def _marker(broker: Broker, producer: Producer, commit: bool, *partitions: int, **more: Any) -> WritableTxnMarker:
+    topics = [WritableTxnMarkerTopic(name=broker.topic, partition_indexes=list(partitions))]
+    return WritableTxnMarker(
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        transaction_result=commit,
+        topics=topics,
+        coordinator_epoch=more.pop("coordinator_epoch", 0),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_markers_from_another_broker_are_written(broker: Broker, producer: Producer, version: int) -> None:
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer) is NONE
+    answer = broker.call(WriteTxnMarkersRequest(markers=[_marker(broker, producer, False, 0, 9)]), version)
+    codes = {p.partition_index: ErrorCode(p.error_code) for p in answer.markers[0].topics[0].partitions}
+    assert codes[0] is NONE
+    assert codes[9] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.offsets() == (2, 2, 1)
+
+
+def test_markers_that_come_too_late_are_refused(broker: Broker, producer: Producer) -> None:
+    _, producer = broker.init()
+    broker.add(producer, {broker.topic: [0]})
+    assert broker.produce(producer) is NONE
+
+    def write(**more: Any) -> ErrorCode:
+        epoch = more.pop("epoch", producer.epoch)
+        marker = _marker(broker, Producer(producer.id, epoch), False, 0, **more)
+        answer = broker.call(WriteTxnMarkersRequest(markers=[marker]), 2)
+        return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+
+    assert write(epoch=producer.epoch - 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert write(transaction_version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert broker.offsets() == (1, 0, 0)
+    assert write(transaction_version=2, epoch=producer.epoch + 1, coordinator_epoch=5) is NONE
+    assert write(epoch=producer.epoch + 1, coordinator_epoch=4) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert broker.offsets() == (2, 2, 1)
+
+
+# ---- what there is
+
+
+def test_transactions_are_listed_and_described(broker: Broker, producer: Producer) -> None:
+    broker.add(producer, {broker.topic: [0]})
+
+    def listed(version: int, **filters: Any) -> list[str]:
+        answer = broker.call(ListTransactionsRequest(**filters), version)
+        assert answer.error_code == 0
+        return [found.transactional_id for found in answer.transaction_states if found.transactional_id == broker.name]
+
+    for version in (0, 1, 2):
+        assert listed(version) == [broker.name]
+        assert listed(version, state_filters=["Ongoing"]) == [broker.name]
+        assert listed(version, state_filters=["Empty"]) == []
+        assert listed(version, producer_id_filters=[producer.id]) == [broker.name]
+        assert listed(version, producer_id_filters=[producer.id + 1_000_000]) == []
+    assert listed(1, duration_filter=0) == [broker.name]
+    assert listed(1, duration_filter=600_000) == []
+    assert listed(2, transactional_id_pattern="id-.*") == [broker.name]
+    assert listed(2, transactional_id_pattern="id") == []
+    answer = broker.call(ListTransactionsRequest(state_filters=["Ongoing", "Nonsense"]), 0)
+    assert answer.unknown_state_filters == ["Nonsense"]
+    refused = broker.call(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert broker.described("unknown").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert broker.described("").error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_write_markers_v0_is_served_as_kafka_3_9_did(broker: Broker, producer: Producer, target_name: str) -> None:
+    if target_name != KAVKA:
+        pytest.skip("Kafka 4 has dropped it")
+    answer = broker.call(WriteTxnMarkersRequest(markers=[_marker(broker, producer, True, 0)]), 0)
+    assert answer.markers[0].topics[0].partitions[0].error_code == 0
