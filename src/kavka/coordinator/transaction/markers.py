@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.02
 LONGEST_RETRY_S = 1.0
+# How long a broker that has just started is given to hear of every topic, before one that it does not know is gone.
+HEAR_OF_TOPICS_S = 5.0
 
 Results = dict[TopicPartition, ErrorCode]
 Done = Callable[[Results], None]
@@ -182,6 +184,7 @@ class MarkerSender:
         self._cache = cache
         self._coordinator_topic = coordinator_topic
         self._loop = loop
+        self._hears_since: float | None = None
 
     def send(
         self,
@@ -203,10 +206,14 @@ class MarkerSender:
         return found
 
     def is_gone(self, tp: TopicPartition) -> bool:
+        if self._coordinator_topic not in self._cache.topics:
+            return False
+        if self._hears_since is None:
+            self._hears_since = self._loop.time()
         return (
             self._cache.partition_state(*tp) is None
-            and self._coordinator_topic in self._cache.topics
             and not self.local.holds(tp)
+            and self._loop.time() - self._hears_since >= HEAR_OF_TOPICS_S
         )
 
     def write(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:

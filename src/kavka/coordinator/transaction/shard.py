@@ -232,9 +232,7 @@ class TransactionShard:
         for transactional_id, found in list(self.transactions.items()):
             if found.is_timed_out(now):
                 fenced = state.fence(found, self._version(), now)
-                outcomes.append(
-                    self._write(transactional_id, fenced, None, self._then_end(transactional_id, fenced))
-                )
+                outcomes.append(self._write(transactional_id, fenced, None, self._then_end(transactional_id, fenced)))
         return outcomes
 
     def expire(self) -> list[Outcome]:

@@ -125,7 +125,10 @@ def move(transaction: Transaction, to: State, now_ms: int, **changes: object) ->
     if to not in TRANSITIONS[transaction.state]:
         raise ValueError(f"a transaction cannot go from {transaction.state.value} to {to.value}")
     return transaction._replace(
-        state=to, update_ms=now_ms, previous_producer_id=transaction.producer_id, **changes  # type: ignore[arg-type]
+        state=to,
+        update_ms=now_ms,
+        previous_producer_id=transaction.producer_id,
+        **changes,  # type: ignore[arg-type]
     )
 
 

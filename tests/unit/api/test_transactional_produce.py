@@ -1,0 +1,270 @@
+"""Produce inside a transaction: who may begin one in a partition, also when the coordinator takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.api import produce
+from kavka.api.produce import ConnectionMustClose
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.coordinator.transaction.markers import Marker
+from kavka.coordinator.transaction.shard import Producer
+from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kavka.storage.producer_state import NOBODY
+from tests.support.logs import build, stored_records
+from tests.unit.coordinator.transaction.node import STATE, Node
+
+ID = "an-id"
+A, B = TopicPartition("a", 0), TopicPartition("a", 1)
+NONE = ErrorCode.NONE
+
+
+class Broker:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def init(self) -> Producer:
+        producer = self.node.run(self.node.transactions.init_producer(ID, 60_000))
+        assert isinstance(producer, Producer)
+        return producer
+
+    def request(
+        self,
+        producer: Producer,
+        *partitions: TopicPartition,
+        sequence: int = 0,
+        acks: int = -1,
+        transactional: bool = True,
+        name: str | None = ID,
+    ) -> ProduceRequest:
+        batches = [
+            PartitionProduceData(
+                index=tp.partition,
+                records=memoryview(
+                    build(
+                        [(None, b"x")],
+                        self.node.clock.now_ms(),
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.epoch,
+                        base_sequence=sequence,
+                        transactional=transactional,
+                    )
+                ),
+            )
+            for tp in partitions
+        ]
+        return ProduceRequest(
+            transactional_id=name,
+            acks=acks,
+            timeout_ms=1000,
+            topic_data=[TopicProduceData(name=partitions[0].topic, partition_data=batches)],
+        )
+
+    def start(self, request: ProduceRequest, version: int = 12) -> Any:
+        node = self.node
+        services = SimpleNamespace(
+            replica_manager=node.replicas,
+            transactions=node.transactions,
+            settings=node.settings,
+            metadata_cache=node.cache,
+        )
+        ctx = SimpleNamespace(broker=services, version=version, listener="PLAINTEXT")
+        return node.call(produce.handle, ctx, request)
+
+    def send(self, request: ProduceRequest, version: int = 12) -> list[ErrorCode]:
+        """Answered at once."""
+        answer = self.start(request, version)
+        assert not asyncio.iscoroutine(answer) and not asyncio.isfuture(answer)
+        return codes(answer)
+
+    def values(self, tp: TopicPartition) -> int:
+        return sum(record.value == b"x" for record in stored_records(self.node.log(tp)))
+
+
+def codes(answer: Any) -> list[ErrorCode]:
+    return [ErrorCode(found.error_code) for found in answer.responses[0].partition_responses]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    node = Node(tmp_path)
+    for tp in (STATE, A, B):
+        node.lead(tp)
+    return Broker(node)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Broker:
+    """Its coordinator's log is committed only when a test releases it."""
+    node = Node(tmp_path)
+    node.lead(STATE, flush_messages=1)
+    for tp in (A, B):
+        node.lead(tp)
+    return Broker(node)
+
+
+def test_one_node_adds_a_partition_and_writes_to_it_without_waiting(broker: Broker) -> None:
+    producer = broker.init()
+    assert broker.send(broker.request(producer, A, B)) == [NONE, NONE]
+    assert broker.node.state(ID) == "Ongoing"
+    assert (broker.values(A), broker.values(B)) == (1, 1)
+    length = broker.node.log(STATE).end_offset
+    assert broker.send(broker.request(producer, A, sequence=1)) == [NONE]
+    assert broker.node.log(STATE).end_offset == length, "the coordinator is asked once for a partition"
+
+
+def test_nobody_may_begin_a_transaction_after_the_request_that_was_allowed_to(broker: Broker) -> None:
+    producer = broker.init()
+    assert broker.send(broker.request(producer, A)) == [NONE]
+    for tp in (A, B):
+        assert broker.node.log(tp).producer_states.admitted == NOBODY
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert broker.send(broker.request(producer, B, name=None)) == [refused]
+    assert broker.values(B) == 0
+
+
+def test_partitions_that_may_be_written_are_while_others_are_refused(broker: Broker) -> None:
+    producer = broker.init()
+    broker.node.run(broker.node.transactions.add_partitions(ID, producer.producer_id, producer.epoch, [A]))
+    assert broker.send(broker.request(producer, A, B), version=11) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
+    assert (broker.values(A), broker.values(B)) == (1, 0)
+    unknown = TopicPartition("a", 9)
+    codes = broker.send(broker.request(producer, unknown, A, sequence=1))
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NONE]
+
+
+def test_without_verification_older_producers_are_believed(broker: Broker) -> None:
+    producer = broker.init()
+    assert broker.send(broker.request(producer, A), version=9) == [ErrorCode.INVALID_TXN_STATE]
+    broker.node.settings.transaction_partition_verification_enable = False
+    assert broker.send(broker.request(producer, A), version=9) == [NONE]
+    assert broker.send(broker.request(producer, B), version=12) == [NONE]
+    partitions = broker.node.transactions.host(ID).shard.transactions[ID].partitions
+    assert partitions == {B}, "newer ones have to be added all the same"
+
+
+def test_the_batches_of_a_request_have_one_producer(broker: Broker) -> None:
+    producer = broker.init()
+    request = broker.request(producer, A)
+    other = broker.request(Producer(producer.producer_id + 1, 0), B)
+    request.topic_data[0].partition_data += other.topic_data[0].partition_data
+    assert broker.send(request) == [NONE, ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+    nobody = broker.request(Producer(-1, -1), B, sequence=-1)
+    assert broker.send(nobody) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+def test_a_coordinator_that_is_elsewhere_or_loading_makes_the_producer_try_again(broker: Broker) -> None:
+    producer = broker.init()
+    broker.node.resign(STATE)
+    for version in (9, 12):
+        assert broker.send(broker.request(producer, A), version) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert broker.values(A) == 0
+
+
+def test_a_coordinator_on_another_broker_is_asked_there(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = broker.init()
+    broker.node.resign(STATE)
+    asked = []
+
+    async def admit(*args: Any) -> frozenset[TopicPartition]:
+        asked.append(args)
+        return frozenset({B})
+
+    monkeypatch.setattr(broker.node.channel, "admit", admit)
+    answer = broker.node.run(broker.start(broker.request(producer, A, B)))
+    assert codes(answer) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
+    assert asked == [(5, ID, producer.producer_id, 0, [A, B], True)]
+
+
+def test_what_has_no_transactional_batch_is_not_asked_about(broker: Broker) -> None:
+    producer = broker.init()
+    assert broker.send(broker.request(producer, A, transactional=False)) == [NONE]
+    assert broker.node.state(ID) == "Empty"
+
+
+# ---- while the coordinator's log is not committed
+
+
+def test_records_are_written_when_the_coordinator_has_committed_their_partition(slow: Broker) -> None:
+    producer = slow.init()
+    slow.node.hold(STATE)
+    request = slow.request(producer, A)
+    received = request.topic_data[0].partition_data[0].records
+    waiting = slow.start(request)
+    assert asyncio.iscoroutine(waiting), "the connection's next request has to wait"
+    assert slow.node.call(waiting.send, None) is not None
+    assert received is not None
+    received[:] = bytes(len(received))
+    assert slow.values(A) == 0
+    slow.node.release(STATE)
+    answer = slow.node.run(waiting)
+    assert codes(answer) == [NONE]
+    assert slow.values(A) == 1, "a copy was kept: the receive buffer is long used for something else"
+
+
+def test_a_partition_that_cannot_be_added_gets_nothing(slow: Broker) -> None:
+    producer = slow.init()
+    slow.node.hold(STATE)
+    waiting = slow.start(slow.request(producer, A))
+    slow.node.call(waiting.send, None)
+    slow.node.resign(STATE)
+    answer = slow.node.run(waiting)
+    assert codes(answer) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert slow.values(A) == 0
+    assert slow.node.log(A).producer_states.admitted == NOBODY
+
+
+def test_a_transaction_that_ended_while_the_coordinator_was_asked_is_not_begun_anew(slow: Broker) -> None:
+    producer = slow.init()
+    slow.node.hold(STATE)
+    waiting = slow.start(slow.request(producer, A))
+    slow.node.call(waiting.send, None)
+    done: list[Any] = []
+    slow.node.transactions.markers.local.write(Marker(producer.producer_id, 0, False, 1), [A], done.append)
+    assert done == [{A: NONE}]
+    slow.node.release(STATE)
+    assert codes(slow.node.run(waiting)) == [ErrorCode.INVALID_TXN_STATE]
+    assert slow.values(A) == 0
+
+
+def test_without_acks_there_is_no_waiting(slow: Broker) -> None:
+    producer = slow.init()
+    slow.node.hold(STATE)
+    with pytest.raises(ConnectionMustClose):
+        slow.start(slow.request(producer, A, acks=0))
+    assert slow.values(A) == 0
+
+
+def test_a_producer_is_kept_waiting_for_a_while_when_its_last_transaction_still_ends(broker: Broker) -> None:
+    node = broker.node
+    producer = broker.init()
+    assert broker.send(broker.request(producer, A)) == [NONE]
+    node.replicas.partitions[A].leader_id = -1
+    node.tell(A, -1)
+    following = node.run(
+        node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda found: found)
+    )
+    assert node.state(ID) == "PrepareCommit"
+    answer = node.run(broker.start(broker.request(following, B)), wait_ms=500)
+    assert codes(answer) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    assert broker.send(broker.request(following, B), version=11) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    waiting = broker.start(broker.request(following, B))
+    node.lead(A, epoch=2)
+    node.loop.advance(1100)
+    assert node.state(ID) == "CompleteCommit"
+    assert codes(node.run(waiting, wait_ms=500)) == [NONE]
+    assert broker.values(B) == 1
+
+
+def test_an_error_of_the_coordinator_is_told_to_every_partition_that_asked(broker: Broker) -> None:
+    producer = broker.init()
+    broker.init()
+    assert broker.send(broker.request(producer, A, B)) == [ErrorCode.INVALID_PRODUCER_EPOCH] * 2
+    with pytest.raises(KafkaError):
+        broker.node.transactions.admit("another", producer.producer_id, 0, [A], add=True)

@@ -1,0 +1,253 @@
+"""One node with real logs and real coordinators, on a loop and a clock that tests turn by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from kavka.common.broker_config import BROKER_CONFIGS
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
+from kavka.coordinator.group.service import CONSUMER_OFFSETS, GroupCoordinator
+from kavka.coordinator.transaction.service import TRANSACTION_STATE, TransactionCoordinator
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
+from kavka.protocol.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from kavka.records.control import parse_end_marker
+from kavka.replication.metadata_cache import LEADER_DURING_DELETION, MetadataCache
+from kavka.replication.partition import Partition
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
+from tests.support.logs import stored_batches
+from tests.unit.coordinator.fakes import FakeClock, FakeLoop
+
+ME = 0
+STATE = TopicPartition(TRANSACTION_STATE, 0)
+OFFSETS = TopicPartition(CONSUMER_OFFSETS, 0)
+
+SETTINGS = {name.replace(".", "_"): value for name, value in BROKER_CONFIGS.defaults().items()} | {
+    "transactional_id_expiration_ms": 600_000,
+    "transaction_remove_expired_transaction_cleanup_interval_ms": 60_000,
+    "transaction_state_log_num_partitions": 1,
+    "offsets_topic_num_partitions": 1,
+}
+
+
+class Replicas:
+    """As much of a ReplicaManager as markers and produce requests use."""
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._cache = cache
+
+    def leader(self, topic: str, index: int) -> Partition:
+        found = self.partitions.get(TopicPartition(topic, index))
+        if found is None or found.log is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not found.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return found
+
+    def topic_name(self, topic_id: UUID) -> str:
+        name = self._cache.topic_name(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return name
+
+    def note_staged(self, partition: Partition, answer: Any) -> None:
+        self._staged = [*getattr(self, "_staged", []), partition]
+
+    def write_staged(self) -> None:
+        staged, self._staged = getattr(self, "_staged", []), []
+        for partition in staged:
+            partition.write_staged()
+            partition.advance()
+
+
+class ProducerIds:
+    def __init__(self) -> None:
+        self.last = 100
+
+    async def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class Channel:
+    """The way to other brokers: keeps what is sent until a test answers it."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Any, list[TopicPartition], Any]] = []
+
+    def write_markers(self, broker_id: int, marker: Any, partitions: list[TopicPartition], done: Any) -> None:
+        self.sent.append((broker_id, marker, list(partitions), done))
+
+    def admit(self, *args: Any) -> Any:
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
+
+
+class Node:
+    """`hold(tp)` keeps what is written to a partition from being committed until `release(tp)`."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.loop = FakeLoop(self.clock)
+        self.settings = SimpleNamespace(**SETTINGS | settings)
+        self.channel = Channel()
+        self.metrics = TopicMetrics(Registry())
+        self.producer_ids = ProducerIds()
+        self.held: dict[TopicPartition, list[Callable[[], None]]] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.cache = MetadataCache()
+        self.replicas = Replicas(self.cache)
+        common = {
+            "clock": self.clock,
+            "metadata_cache": self.cache,
+            "run_in_worker": lambda run, done: (run(), done(None)),
+            "create_topic": None,
+            "loop": self.loop,
+        }
+        self.groups = GroupCoordinator(self.settings, **common)  # type: ignore[arg-type]
+        self.transactions = TransactionCoordinator(
+            self.settings,
+            broker_id=ME,
+            replica_manager=self.replicas,  # type: ignore[arg-type]
+            producer_ids=self.producer_ids,
+            offsets=self.groups.runtime,
+            channel=self.channel,
+            **common,  # type: ignore[arg-type]
+        )
+        self.transactions.start()
+
+    def restart(self, *partitions: TopicPartition, epoch: int = 2) -> None:
+        """Killed, and started again with these partitions."""
+        self.transactions.stop()
+        self.groups.stop()
+        for partition in self.replicas.partitions.values():
+            assert partition.log is not None
+            partition.log.abandon()
+        self.start()
+        for tp in partitions:
+            self.lead(tp, epoch=epoch)
+
+    # ---- partitions
+
+    def lead(self, tp: TopicPartition, *, epoch: int = 1, known: bool = True, **config: Any) -> Partition:
+        """This broker leads the partition, and (if `known`) everybody knows it."""
+        topic_id = UUID(int=abs(hash(tp.topic)))
+        partition = self.replicas.partitions.get(tp)
+        if partition is None:
+            partition = Partition(tp, topic_id, ME, self._worker(tp), self.metrics.of_topic(tp.topic))
+        log = partition.log or Log.open(
+            self.path / str(tp), tp, LogConfig(**config), self.clock, clean_shutdown=False
+        )
+        state = LeaderAndIsrPartitionState(leader=ME, leader_epoch=epoch, isr=[ME], replicas=[ME])
+        partition.make_leader(state, log)
+        self.replicas.partitions[tp] = partition
+        if known:
+            self.tell(tp, ME)
+        self.groups.on_leadership(partition, True)
+        self.transactions.on_leadership(partition, True)
+        return partition
+
+    def tell(self, tp: TopicPartition, leader: int) -> None:
+        """What the controller says of a partition; LEADER_DURING_DELETION: its topic is gone."""
+        state = UpdateMetadataPartitionState(partition_index=tp.partition, leader=leader, replicas=[leader])
+        topic = UpdateMetadataTopicState(
+            topic_name=tp.topic, topic_id=UUID(int=abs(hash(tp.topic))), partition_states=[state]
+        )
+        self.cache.update(UpdateMetadataRequest(topic_states=[topic]))
+
+    def delete(self, tp: TopicPartition) -> None:
+        partition = self.replicas.partitions.pop(tp)
+        assert partition.log is not None
+        partition.log.abandon()
+        self.tell(tp, LEADER_DURING_DELETION)
+
+    def resign(self, tp: TopicPartition) -> None:
+        partition = self.replicas.partitions[tp]
+        partition.leader_id = 5
+        partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.tell(tp, 5)
+        self.groups.on_leadership(partition, False)
+        self.transactions.on_leadership(partition, False)
+
+    def _worker(self, tp: TopicPartition) -> Any:
+        def run(job: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+            def finish() -> None:
+                job()
+                done(None)
+
+            if tp in self.held:
+                self.held[tp].append(finish)
+            else:
+                finish()
+
+        return run
+
+    def hold(self, tp: TopicPartition) -> None:
+        """Needs a log with flush_messages=1: its high watermark then waits for a worker."""
+        self.held.setdefault(tp, [])
+
+    def release(self, tp: TopicPartition) -> None:
+        for finish in self.held.pop(tp):
+            finish()
+        self.loop.turn()
+
+    # ---- looking
+
+    def log(self, tp: TopicPartition) -> Log:
+        found = self.replicas.partitions[tp].log
+        assert found is not None
+        return found
+
+    def markers(self, tp: TopicPartition) -> list[tuple[int, int, bool, int]]:
+        """(producer id, epoch, committed, coordinator epoch) of each."""
+        found = []
+        for batch in stored_batches(self.log(tp)):
+            if batch.is_control:
+                marker = parse_end_marker(batch)
+                assert marker is not None
+                found.append((batch.producer_id, batch.producer_epoch, marker.commit, marker.coordinator_epoch))
+        return found
+
+    def state(self, transactional_id: str) -> str:
+        return self.transactions.host(transactional_id).shard.transactions[transactional_id].state.value
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """As if the loop called it."""
+        asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        try:
+            return function(*args)
+        finally:
+            asyncio._set_running_loop(None)
+
+    def run(self, awaitable: Any, wait_ms: int = 0) -> Any:
+        """The result of a coroutine or future, when turning the loop (or waiting at its clock) is enough to have it."""
+        if asyncio.isfuture(awaitable):
+            self.loop.turn()
+            return awaitable.result()
+        if not asyncio.iscoroutine(awaitable):
+            return awaitable
+        while True:
+            try:
+                waits_for = self.call(awaitable.send, None)
+            except StopIteration as stop:
+                return stop.value
+            self.loop.turn()
+            while waits_for is not None and not waits_for.done():
+                assert wait_ms > 0, "it waits for more than a turn of the loop"
+                self.loop.advance(10)
+                wait_ms -= 10
