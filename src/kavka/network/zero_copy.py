@@ -29,7 +29,10 @@ class Outbox:
     __slots__ = ("_fd", "_loop", "_on_room", "_queue", "_sock", "_waiting", "queued_bytes")
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when everything queued has left, on the loop; errors while sending end up there too."""
+        """`on_room` is called on the loop when the socket takes more again; it has to call `Outbox.on_room`.
+
+        `queued_bytes` is what waits in memory: pieces of files do not count.
+        """
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
@@ -42,12 +45,28 @@ class Outbox:
     def empty(self) -> bool:
         return not self._queue
 
+    @property
+    def queued_pieces(self) -> int:
+        return len(self._queue)
+
     def send(self, pieces: list[Piece]) -> None:
         """Raises OSError or FileShrank when the connection is of no more use."""
+        queue = self._queue
         try:
-            self._queue.append(b"".join(pieces))  # type: ignore[arg-type]
+            data: bytes | memoryview = b"".join(pieces)  # type: ignore[arg-type]
         except TypeError:  # there is a FileSlice among them
-            self._queue.extend(_joined(pieces))
+            for piece in _joined(pieces):
+                queue.append(piece)
+                if not isinstance(piece, FileSlice):
+                    self.queued_bytes += len(piece)
+        else:
+            if not queue:
+                sent = self._send_bytes(data, more=False)
+                if sent == len(data):
+                    return
+                data = memoryview(data)[sent:]
+            queue.append(data)
+            self.queued_bytes += len(data)
         if not self._waiting:
             self._pump()
 
@@ -59,6 +78,7 @@ class Outbox:
                 sent = self._send_file(piece)
             else:
                 sent = self._send_bytes(piece, more=len(queue) > 1)
+                self.queued_bytes -= sent
             if sent == len(piece):
                 queue.popleft()
                 continue
@@ -66,7 +86,6 @@ class Outbox:
                 queue[0] = piece.tail(sent) if isinstance(piece, FileSlice) else memoryview(piece)[sent:]
             self._wait_for_room()
             return
-        self.queued_bytes = 0
         self._stop_waiting()
 
     def _send_bytes(self, piece: bytes | memoryview, more: bool) -> int:
@@ -86,7 +105,6 @@ class Outbox:
         return sent
 
     def _wait_for_room(self) -> None:
-        self.queued_bytes = sum(len(p) for p in self._queue if not isinstance(p, FileSlice))
         if not self._waiting:
             self._waiting = True
             self._loop.add_writer(self._fd, self._on_room)
