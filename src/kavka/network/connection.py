@@ -8,7 +8,11 @@ decoded. Part of a request that was received is carried over to the next read; a
 which grows as its bytes come, so that a length alone never makes us allocate.
 
 Who waits: a future holds its place in the line of answers while later requests are handled; a coroutine makes the
-connection stop reading until it is done. Too many unanswered requests, or answers that the peer does not take, do too.
+connection stop reading until it is done. Too many unanswered requests, answers that the peer does not take, and a large
+request while too many bytes of others' are on their way, do so too. Whatever ends such a wait calls `go_on`.
+
+How it ends: a peer that sends no more, or sends what cannot be served, still gets the answers to what it asked before;
+an error of the socket, of an answer, or the stop of the server closes at once.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from functools import partial
 from struct import Struct
-from struct import error as StructError
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +52,19 @@ CARRY_LIMIT = 128 * 1024
 # Decoding turns every few bytes into an object; only the records of a Produce stay as they are. A request
 # other than Produce that is larger than this would hold the loop for seconds and take gigabytes.
 MAX_DECODED_BYTES = 16 * 1024 * 1024
+# Looked at after each read, so that what one read brought may exceed them.
 MAX_UNANSWERED = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
+MAX_UNSENT_PIECES = 1024
+# The least that a large request's own buffer grows by.
+MIN_GROWTH = 64 * 1024
+# A peer that sends no more is given its answers for this long.
+LINGER_S = 30.0
 ANONYMOUS = "User:ANONYMOUS"
+
+
+class AnswerFailed(Exception):
+    """An answer that cannot be encoded: a fault of ours, and the line of answers ends with it."""
 
 
 class Exchange:
@@ -70,16 +84,19 @@ class Exchange:
 class Connection:
     __slots__ = (
         "_carry",
+        "_ending",
         "_fd",
         "_filled",
         "_frame",
         "_frame_size",
+        "_linger",
         "_loop",
         "_muted",
         "_outbox",
         "_reading",
         "_server",
         "_sock",
+        "_starved",
         "_tasks",
         "_unanswered",
         "address",
@@ -101,6 +118,9 @@ class Connection:
         self._unanswered: deque[Exchange] = deque()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._muted = False
+        self._starved = False
+        self._ending = False
+        self._linger: asyncio.TimerHandle | None = None
         self._reading = False
         self.address = address
         self.listener = listener
@@ -126,14 +146,8 @@ class Connection:
                 self._read_into_frame()
             else:
                 self._read_shared()
-        except (OSError, FileShrank, ConnectionMustClose):
-            self.close()
-        except (ProtocolError, StructError) as error:
-            log.info("Closing the connection from %s: bad request (%s)", self.address, error)
-            self.close()
-        except Exception:
-            log.exception("Closing the connection from %s after an unexpected failure", self.address)
-            self.close()
+        except Exception as error:
+            self._failed(error)
 
     def _read_shared(self) -> None:
         buffer = self._server.receive_buffer
@@ -145,7 +159,7 @@ class Connection:
         except BlockingIOError:
             return
         if not received:
-            self.close()
+            self._end()
             return
         self.last_active = self._loop.time()
         self._take(buffer[: carried + received])
@@ -154,14 +168,14 @@ class Connection:
         frame = self._frame
         assert frame is not None
         if self._filled == len(frame):
-            frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+            frame.extend(bytes(min(max(len(frame), MIN_GROWTH), self._frame_size - len(frame))))
         with memoryview(frame) as view, view[self._filled :] as room:
             try:
                 received = self._sock.recv_into(room)
             except BlockingIOError:
                 return
         if not received:
-            self.close()
+            self._end()
             return
         self.last_active = self._loop.time()
         self._filled += received
@@ -182,8 +196,11 @@ class Connection:
                     raise ProtocolError(f"a request of {size} bytes")
                 if end - position - 4 < size:
                     if size + 4 > CARRY_LIMIT:
-                        self._start_frame(size + 4, data[position:])
-                        position = end
+                        if self._server.reserve_bytes(self, size + 4):
+                            self._start_frame(size + 4, data[position:])
+                            position = end
+                        else:
+                            self._starved = True
                     break
                 position += 4
                 self._handle(data[position : position + size])
@@ -201,7 +218,6 @@ class Connection:
         self._frame = bytearray(begun)
         self._filled = len(begun)
         self._frame_size = size
-        self._server.large_frame_bytes += size
 
     # ---- handling
 
@@ -237,10 +253,10 @@ class Connection:
         exchange = Exchange(api, version, correlation_id, started)
         self._unanswered.append(exchange)
         if isinstance(result, asyncio.Future):
-            self._wait_for(exchange, request, result)
+            self._wait_for(exchange, request, result, mutes=False)
         elif asyncio.iscoroutine(result):
             self._muted = True
-            self._wait_for(exchange, request, asyncio.ensure_future(result))
+            self._wait_for(exchange, request, self._loop.create_task(result), mutes=True)
         else:
             exchange.response = result
             exchange.done = True
@@ -257,30 +273,34 @@ class Connection:
         exchange.done = True
         self._unanswered.append(exchange)
 
-    def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
+    def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any], mutes: bool) -> None:
         self._tasks.add(future)
+        future.add_done_callback(partial(self._completed, exchange, request, mutes))
 
-        def completed(done: asyncio.Future[Any]) -> None:
-            self._tasks.discard(done)
-            if self.closed or done.cancelled():
+    def _completed(self, exchange: Exchange, request: Any, mutes: bool, done: asyncio.Future[Any]) -> None:
+        self._tasks.discard(done)
+        try:
+            if done.cancelled():
+                # Nobody will answer it any more, and so nothing after it either.
+                self.close()
                 return
             error = done.exception()
-            try:
-                if error is None:
-                    exchange.response = done.result()
-                else:
-                    exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
-                exchange.done = True
+            if error is None:
+                exchange.response = done.result()
+            else:
+                exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
+            if self.closed:
+                # What a coroutine staged at last has to be written all the same.
+                self._server.write_staged()
+                return
+            exchange.done = True
+            if mutes:
                 self._muted = False
-                self._finish_turn()
-                self.go_on()
-            except (OSError, FileShrank, ProtocolError, StructError, ConnectionMustClose):
-                self.close()
-            except Exception:
-                log.exception("Closing the connection from %s after an unexpected failure", self.address)
-                self.close()
-
-        future.add_done_callback(completed)
+            self.last_active = self._loop.time()
+            self._finish_turn()
+            self._take_carried()
+        except Exception as failure:
+            self._failed(failure)
 
     # ---- answering
 
@@ -288,7 +308,7 @@ class Connection:
         """Write what the requests of this turn staged, then send the answers that are next in the line."""
         self._server.write_staged()
         line = self._unanswered
-        if line and line[0].done:
+        if line and line[0].done and not self.closed:
             pieces: list[Any] = []
             now = perf_counter()
             while line and line[0].done:
@@ -296,13 +316,18 @@ class Connection:
                 self._encode(exchange, pieces)
                 self._server.count(exchange.api, now - exchange.started)
             self._outbox.send(pieces)
-        if self._congested():
+        if self._ending:
+            self._close_when_answered()
+        elif self._congested():
             self._stop_reading()
 
     def _encode(self, exchange: Exchange, out: list[Any]) -> None:
         api = exchange.api
         body: list[Any] = []
-        exchange.response.encode(body, exchange.version)
+        try:
+            exchange.response.encode(body, exchange.version)
+        except Exception as error:
+            raise AnswerFailed(f"{api.name} v{exchange.version} cannot be answered") from error
         size = sum(map(len, body))
         # Responses of flexible versions have a header with (empty) tagged fields, except ApiVersions'.
         if exchange.version >= api.flexible_from and api.key != _API_VERSIONS:
@@ -312,50 +337,99 @@ class Connection:
         out.extend(body)
 
     def _congested(self) -> bool:
+        outbox = self._outbox
         return (
             self._muted
+            or self._starved
+            or self._ending
             or len(self._unanswered) >= MAX_UNANSWERED
-            or self._outbox.queued_bytes > MAX_UNSENT_BYTES
-            or self._server.too_many_bytes_in_flight(self, self._frame is not None)
+            or outbox.queued_bytes > MAX_UNSENT_BYTES
+            or outbox.queued_pieces > MAX_UNSENT_PIECES
         )
 
     def go_on(self) -> None:
+        """The bytes that a large request waits for may be there."""
+        self._starved = False
+        try:
+            self._take_carried()
+        except Exception as error:
+            self._failed(error)
+
+    def _take_carried(self) -> None:
         """What held the connection back may be over: take what was carried, then read again."""
-        if self.closed or self._congested():
+        if self._reading or self.closed or self._congested():
             return
         if self._carry:
             self._take(memoryview(bytearray(self._carry)))
-        if not self.closed and not self._congested():
+        if not self._congested():
             self._read_again()
 
     def _on_room(self) -> None:
         try:
             self._outbox.on_room()
             self.last_active = self._loop.time()
-            if not self._reading:
-                self.go_on()
-        except (OSError, FileShrank, ProtocolError, StructError, ConnectionMustClose):
-            self.close()
+            if self._ending:
+                self._close_when_answered()
+            else:
+                self._take_carried()
+        except Exception as error:
+            self._failed(error)
 
     # ---- the end
 
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, (ProtocolError, ConnectionMustClose)):
+            if isinstance(error, ProtocolError):
+                log.info("Closing the connection from %s: bad request (%s)", self.address, error)
+            self._end()
+            return
+        if not isinstance(error, (OSError, FileShrank)):
+            log.error("Closing the connection from %s after an unexpected failure", self.address, exc_info=error)
+        self.close()
+
+    def _end(self) -> None:
+        """Nothing more is read: answer what was asked, then close."""
+        if self.closed:
+            return
+        self._ending = True
+        self._stop_reading()
+        self._carry = b""
+        self._drop_frame()
+        self._close_when_answered()
+        if not self.closed and self._linger is None:
+            self._linger = self._loop.call_later(LINGER_S, self.close)
+
+    def _close_when_answered(self) -> None:
+        if not self._unanswered and self._outbox.empty:
+            self.close()
+
+    def _drop_frame(self) -> None:
+        if self._frame is not None:
+            self._frame = None
+            self._server.release_bytes(self._frame_size)
+
     def close(self) -> None:
+        """At once. Futures are given up; coroutines go on, as half of what they do must not be left undone."""
         if self.closed:
             return
         self.closed = True
         self._stop_reading()
         self._outbox.close()
+        if self._linger is not None:
+            self._linger.cancel()
         for task in list(self._tasks):
             if not isinstance(task, asyncio.Task):
                 task.cancel()
-        if self._frame is not None:
-            self._server.release_bytes(self._frame_size)
-            self._frame = None
+        self._drop_frame()
         self._unanswered.clear()
         self._sock.close()
         self._server.forget(self)
 
-    @property
-    def idle(self) -> bool:
-        return not self._unanswered and self._outbox.empty
+    def tasks(self) -> list[asyncio.Future[Any]]:
+        """What is under way for this connection."""
+        return list(self._tasks)
+
+    def silent_since(self, time: float) -> bool:
+        """Whether nothing was received or sent since then, and nothing waits for an answer of ours."""
+        return self.last_active < time and not self._unanswered
 

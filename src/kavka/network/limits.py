@@ -1,27 +1,53 @@
-"""[pure] How many connections may be open: in all, per address, and for how long they may be idle."""
+"""[pure] How many connections may be open, in all and per address, and how many may be made in a second."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 
+WINDOW_S = 1.0
+
 
 class ConnectionLimits:
-    """Counts connections. A full broker lets new ones wait in the backlog; a full address is turned away."""
+    """Counts connections. A full broker, and one that takes no more this second, lets new ones wait in the backlog; a
+    full address is turned away.
 
-    def __init__(self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int]) -> None:
+    Changed limits take effect for connections to come; those that are open stay.
+    """
+
+    def __init__(
+        self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int], max_rate: int = 0x7FFFFFFF
+    ) -> None:
+        self.change(max_connections, max_per_ip, overrides, max_rate)
+        self._by_ip: Counter[str] = Counter()
+        self._window_end = 0.0
+        self._in_window = 0
+        self.count = 0
+
+    def change(
+        self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int], max_rate: int = 0x7FFFFFFF
+    ) -> None:
         self._max = max_connections
         self._max_per_ip = max_per_ip
         self._overrides = dict(overrides)
-        self._by_ip: Counter[str] = Counter()
-        self.count = 0
+        self._max_rate = max_rate
 
     @property
     def full(self) -> bool:
         return self.count >= self._max
 
+    def pause(self, now: float) -> float:
+        """Seconds until the next connection may be taken, as far as the rate goes."""
+        if now >= self._window_end:
+            self._window_end = now + WINDOW_S
+            self._in_window = 0
+        return 0.0 if self._in_window < self._max_rate else self._window_end - now
+
     def admit(self, address: str) -> bool:
+        self._in_window += 1
         if self._by_ip[address] >= self._overrides.get(address, self._max_per_ip):
+            if not self._by_ip[address]:
+                del self._by_ip[address]
             return False
         self._by_ip[address] += 1
         self.count += 1
@@ -32,9 +58,3 @@ class ConnectionLimits:
         self._by_ip[address] -= 1
         if self._by_ip[address] <= 0:
             del self._by_ip[address]
-
-    def change(self, max_connections: int, max_per_ip: int, overrides: Mapping[str, int]) -> None:
-        """Takes effect for connections to come; those that are open stay."""
-        self._max = max_connections
-        self._max_per_ip = max_per_ip
-        self._overrides = dict(overrides)
