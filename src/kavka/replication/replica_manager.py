@@ -83,24 +83,35 @@ class ReplicaManager:
         staged = self._staged
         if not staged:
             return
+        # Whatever fails, every log must have let go of the views it was given: they are of the receive buffer.
         self._staged = []
+        partitions = dict.fromkeys(p for p, _ in staged) if len(staged) > 1 else (staged[0][0],)
         failed: dict[Partition, KafkaError] | None = None
-        for partition in {p for p, _ in staged} if len(staged) > 1 else (staged[0][0],):
+        for partition in partitions:
             try:
                 partition.write_staged()
-            except KafkaError as error:
-                failed = failed or {}
-                failed[partition] = error
-                self._on_storage_failure(partition, error.__cause__ or error)
-            else:
-                partition.advance()
+            except Exception as error:
+                if failed is None:
+                    failed = {}
+                failed[partition] = _write_failed(partition, error)
         if failed:
-            for partition, answer in staged:
-                error_of = failed.get(partition)
-                if error_of is not None:
-                    answer.error_code = int(error_of.code)
-                    answer.error_message = error_of.message
-                    answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+            self._tell_of_failure(failed, staged)
+        for partition in partitions:
+            if not failed or partition not in failed:
+                try:
+                    partition.advance()
+                except Exception:
+                    log.exception("What follows an append to %s failed", partition.topic_partition)
+
+    def _tell_of_failure(self, failed: dict[Partition, KafkaError], staged: list[tuple[Partition, Any]]) -> None:
+        for partition, answer in staged:
+            error = failed.get(partition)
+            if error is not None:
+                answer.error_code = int(error.code)
+                answer.error_message = error.message
+                answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+        for partition, error in failed.items():
+            self._on_storage_failure(partition, error.__cause__ or error)
 
     # ---- the controller's orders
 
@@ -130,19 +141,23 @@ class ReplicaManager:
             partition.on_storage_failure = self._on_storage_failure
         elif state.leader_epoch < partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.partitions[tp] = partition
+        the_log: Log | None = None
         try:
             the_log = self._log_manager.get_or_create(tp, None, topic_id, is_new=state.is_new)
+            if state.leader == self.broker_id:
+                partition.make_leader(state, the_log)
+            else:
+                partition.make_follower(state, the_log)
+            code = ErrorCode.NONE
         except (KafkaError, OSError) as error:
-            log.error("Cannot make the log of %s: %s", tp, error)
-            self.partitions[tp] = partition
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if state.leader == self.broker_id:
-            partition.make_leader(state, the_log)
-        else:
-            partition.make_follower(state, the_log)
-        self.partitions[tp] = partition
+            log.error("Cannot take over %s: %s", tp, error)
+            if the_log is not None:
+                self._log_manager.note_failure(the_log, error)
+            partition.go_offline()
+            code = ErrorCode.KAFKA_STORAGE_ERROR
         self._tell_leadership(partition)
-        return ErrorCode.NONE
+        return code
 
     def _tell_leadership(self, partition: Partition) -> None:
         for listener in self.on_leadership:
@@ -181,6 +196,11 @@ class ReplicaManager:
 
     # ---- failing disks, moved logs
 
+    def note_read_failure(self, partition: Partition, error: OSError) -> None:
+        """A disk that cannot be read fails like one that cannot be written."""
+        log.error("Cannot read %s: %s", partition.topic_partition, error)
+        self._on_storage_failure(partition, error)
+
     def _on_storage_failure(self, partition: Partition, error: BaseException) -> None:
         if partition.log is not None:
             self._log_manager.note_failure(partition.log, error)
@@ -203,3 +223,20 @@ class ReplicaManager:
 
     def online(self) -> Iterable[Partition]:
         return (p for p in self.partitions.values() if p.log is not None)
+
+    def settings_changed(self, topic: str) -> None:
+        """What a topic's flushing held back may be visible now."""
+        for (name, _), partition in list(self.partitions.items()):
+            if name == topic:
+                partition.advance()
+
+
+def _write_failed(partition: Partition, error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    log.error("The write to %s failed", partition.topic_partition, exc_info=error)
+    if partition.log is not None:
+        partition.log.roll_back()
+    answer = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The write to {partition.topic_partition} failed.")
+    answer.__cause__ = error
+    return answer

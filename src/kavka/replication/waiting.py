@@ -38,27 +38,30 @@ class ProduceWaiter:
     def __init__(self, response: Any) -> None:
         self.response = response
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._left: dict[Partition, tuple[int, bool, Any]] = {}
+        # A request may name a partition more than once.
+        self._left: dict[Partition, list[tuple[int, bool, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, partition: Partition, end_offset: int, acks_all: bool, answer: Any) -> None:
         """Wait until `partition` has committed (acks=all) or flushed what lies before `end_offset`."""
-        self._left[partition] = (end_offset, acks_all, answer)
+        self._left.setdefault(partition, []).append((end_offset, acks_all, answer))
         partition.produce_waiters.add(self)
 
     def start(self, timeout_ms: int) -> asyncio.Future[Any]:
         self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
+        self.future.add_done_callback(self._on_done)
         return self.future
 
     def check(self, partition: Partition) -> None:
         wanted = self._left.get(partition)
-        if wanted is not None and partition.has(wanted[0], wanted[1]):
+        if wanted is not None and all(partition.has(end_offset, acks_all) for end_offset, acks_all, _ in wanted):
             self._finish(partition)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
         wanted = self._left.get(partition)
         if wanted is not None:
-            _set_error(wanted[2], code)
+            for _, _, answer in wanted:
+                _set_error(answer, code)
             self._finish(partition)
 
     def _finish(self, partition: Partition) -> None:
@@ -68,11 +71,22 @@ class ProduceWaiter:
             self._complete()
 
     def _expire(self) -> None:
-        for partition, (_, _, answer) in self._left.items():
-            partition.produce_waiters.discard(self)
-            _set_error(answer, ErrorCode.REQUEST_TIMED_OUT)
-        self._left.clear()
+        for wanted in self._left.values():
+            for _, _, answer in wanted:
+                _set_error(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._detach()
         self._complete()
+
+    def _on_done(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._left:
+            partition.produce_waiters.discard(self)
+        self._left.clear()
 
     def _complete(self) -> None:
         if self._timer is not None:
@@ -115,7 +129,11 @@ class FetchWaiter:
         self.future.add_done_callback(self._on_done)
 
     def check(self) -> None:
-        if self._ready():
+        try:
+            ready = self._ready()
+        except Exception:
+            ready = True  # reading will say what is wrong, to the one who asked
+        if ready:
             self._complete()
 
     def abandon(self) -> None:
@@ -147,6 +165,11 @@ class FetchWaiter:
 
     def _pass_on(self, answer: asyncio.Future[Any]) -> None:
         if self.future.done():
+            if not answer.cancelled():
+                answer.exception()
+            return
+        if answer.cancelled():
+            self.future.cancel()
             return
         error = answer.exception()
         if error is not None:
