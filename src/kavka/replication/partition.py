@@ -80,11 +80,16 @@ class Partition:
         return self.leader_id == self.broker_id
 
     def make_leader(self, state: LeaderAndIsrPartitionState, log: Log) -> None:
+        """Raises OSError or KafkaError where the disk does not take the new epoch."""
+        is_new_epoch = state.leader_epoch != self.leader_epoch
         self._take_state(state)
         self.log = log
         log.producer_states.admitted = NOBODY
         log.start_epoch(state.leader_epoch)
         self.advance()
+        if is_new_epoch:
+            for fetch in list(self.fetch_waiters):
+                fetch.abandon()  # whoever named the old epoch is fenced
 
     def make_follower(self, state: LeaderAndIsrPartitionState, log: Log) -> None:
         self._take_state(state)
@@ -134,7 +139,8 @@ class Partition:
         return log.stage_as_leader(records, self.leader_epoch, origin=origin, api_version=api_version)
 
     def write_staged(self) -> None:
-        assert self.log is not None
+        if self.log is None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.topic_partition} has failed.")
         self.log.write_staged()
 
     def advance(self) -> None:
@@ -143,9 +149,10 @@ class Partition:
         if log is None:
             return
         config = log.config
-        if log.unflushed_messages >= config.flush_messages:
-            self._start_flush()
         held_by_flush = config.flush_before_visible or config.flush_messages == 1
+        unflushed = log.unflushed_messages
+        if unflushed >= config.flush_messages or (unflushed and held_by_flush):
+            self._start_flush()
         end = log.flushed_offset if held_by_flush else log.written_end
         moved = high_watermark(log.high_watermark, end, ())
         if moved != log.high_watermark:
@@ -176,21 +183,28 @@ class Partition:
     def _start_flush(self) -> None:
         if self._flush_running or self.log is None:
             return
+        try:
+            flush = self.log.prepare_flush()
+        except OSError as error:
+            self._flush_failed(error)
+            return
         self._flush_running = True
-        flush = self.log.prepare_flush()
 
         def done(error: BaseException | None) -> None:
             self._flush_running = False
             if error is not None:
                 flush.cancel()
-                self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
-                if self.on_storage_failure is not None:
-                    self.on_storage_failure(self, error)
+                self._flush_failed(error)
                 return
             flush.complete()
             self.advance()  # which begins the next one, if more came meanwhile
 
         self._run_in_worker(flush.run, done)
+
+    def _flush_failed(self, error: BaseException) -> None:
+        self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self.on_storage_failure is not None:
+            self.on_storage_failure(self, error)
 
     # ---- read
 
