@@ -8,6 +8,7 @@ that the recovery point lies in need not be: recovery makes them anew.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,18 @@ class FlushJob:
 
     def run(self) -> None:
         """OSError where the disk fails: then what was written may be lost, and the log must not be used further."""
-        for file in self._files:
-            os.fdatasync(file.fd)
-        for path in self._paths:
-            sync_file(path)
-        if self._dir is not None:
-            fsync_dir(self._dir)
+        try:
+            for file in self._files:
+                os.fdatasync(file.fd)
+            for path in self._paths:
+                sync_file(path)
+            if self._dir is not None:
+                fsync_dir(self._dir)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                # The kernel has dropped what it found no room for: unlike a write, this cannot be tried again.
+                raise OSError(errno.EIO, f"not flushed: {error.strerror}", error.filename) from error
+            raise
 
     def complete(self) -> None:
         log = self._log

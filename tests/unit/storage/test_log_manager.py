@@ -692,17 +692,13 @@ def test_a_directory_that_fails_takes_only_its_own_partitions_with_it(managers, 
     assert not (managers.root / "one" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_full_disk_is_no_failure(managers, monkeypatch):
+def test_a_flush_that_finds_no_room_fails_its_directory_as_it_could_not_be_repeated(managers, monkeypatch):
     managers.config = replace(CONFIG, flush_ms=0)
     manager = managers.start("one", "two")
-    log = manager.get_or_create(A)
-    append(log, records(b"k"))
+    append(manager.get_or_create(A), records(b"k"))
     break_dir(monkeypatch, "one", errno.ENOSPC)
     run_now(job(manager, "flush"))
-    assert not managers.failed and manager.get(A) is log and log.flushed_offset == 0
-    monkeypatch.undo()
-    run_now(job(manager, "flush"))
-    assert log.flushed_offset == 1
+    assert managers.failed == [("one", [A])]
 
 
 def test_an_error_of_an_append_is_judged_by_its_cause(managers):
