@@ -88,7 +88,7 @@ class ClassicClient:
         return answer.code
 
     def take(self, response: Any) -> None:
-        owned = read_assignment(bytes(response.assignment), 0, self.harness.topics)
+        owned = read_assignment(bytes(response.assignment), "", 0, self.harness.topics)
         self.owned = {(self.harness.topics.name_of(one) or "?", i) for one, found in owned.items() for i in found}
 
     def beat(self) -> ErrorCode:
@@ -248,14 +248,27 @@ def test_where_upgrades_are_not_allowed_there_is_no_such_group() -> None:
     assert (harness.group.type, client.beat()) == ("classic", ErrorCode.NONE)
 
 
-@pytest.mark.parametrize("data", [assignment(("t", 0), user_data=b"mine"), b"\xff\xff", b"\x00\x00\x7f"])
-def test_a_group_whose_assignments_cannot_be_understood_stays_classic(data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("assignor", "data"),
+    [("mine", assignment(("t", 0), user_data=b"mine")), ("range", b"\xff\xff"), ("range", b"\x00\x00\x7f")],
+)
+def test_a_group_whose_assignments_cannot_be_understood_stays_classic(assignor: str, data: bytes) -> None:
     harness = ConsumerHarness({"t": 2})
-    (client,) = classic_group(harness, 1)
-    harness.group.members[client.name].assignment = data
+    answer = harness.join_new(protocols=((assignor, subscription()),))
+    harness.advance(harness.config.initial_rebalance_delay_ms)
+    name, generation = answer.response.member_id, answer.response.generation_id
+    harness.sync(name, generation, {name: data}, protocol=("consumer", assignor))
     response = harness.beat("m", 0, owned=(), topics=("t",), rebalance_timeout_ms=1_000)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert (harness.group.type, client.beat()) == ("classic", ErrorCode.NONE)
+    assert (harness.group.type, harness.heartbeat(name, generation)) == ("classic", ErrorCode.NONE)
+
+
+def test_data_with_an_assignment_of_a_known_assignor_is_no_reason_to_stay_classic() -> None:
+    harness = ConsumerHarness({"t": 2})
+    (client,) = classic_group(harness, 1)
+    harness.group.members[client.name].assignment = assignment(("t", 0), ("t", 1), user_data=b"librdkafka's")
+    new = harness.member("t")
+    settle(harness, [client], [new])
 
 
 def test_a_group_that_is_not_one_of_consumers_stays_classic() -> None:

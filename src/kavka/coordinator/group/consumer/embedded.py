@@ -17,6 +17,10 @@ from kavka.protocol.messages.consumer_protocol import (
 )
 from kavka.protocol.primitives import ProtocolError
 
+# Clients' own assignors, none of which reads the data that may come with an assignment. (librdkafka's sticky ones write
+# some nevertheless, for which Kafka refuses to upgrade their groups.)
+WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
+
 
 def _decode(kind: Any, data: bytes) -> Any:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
@@ -32,13 +36,13 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     return subscription
 
 
-def read_assignment(data: bytes, epoch: int, topics: Topics) -> Owned:
-    """Empty for a member that was never told of one. ProtocolError where it is none, or has data of an assignor of its
-    own, which would be lost."""
+def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> Owned:
+    """Empty for a member that was never told of one. ProtocolError where it is none, or has data for an assignor that
+    is not known: that would be lost."""
     if not data:
         return {}
     assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
-    if assignment.user_data:
+    if assignment.user_data and assignor not in WITHOUT_USER_DATA:
         raise ProtocolError("data of a custom assignor would be lost")
     owned: Owned = {}
     for one in assignment.assigned_partitions:

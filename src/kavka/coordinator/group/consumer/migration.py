@@ -141,7 +141,7 @@ class ConsumerGroups(ConsumerProtocol):
             protocol = classic.protocol if classic.protocol is not None else member.protocols[0][0]
             try:
                 said = read_subscription(member.metadata(protocol))
-                owned = read_assignment(member.assignment, epoch, self.topics)
+                owned = read_assignment(member.assignment, protocol, epoch, self.topics)
             except ProtocolError as error:
                 self._refuse_upgrade(group_id, f"the embedded consumer protocol is malformed: {error}")
                 raise

@@ -1,0 +1,263 @@
+"""Real consumers in groups of the new protocol: the broker assigns, and they move partitions one at a time."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.support.java_client import JavaError
+from tests.support.java_groups import JavaGroups
+from tests.support.members import Member, wait_for_records, wait_for_split
+from tests.support.processes import wait_until
+from tests.support.targets import Target, start_target
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+
+PARTITIONS = 6
+SESSION_S = 6.0
+SETTINGS = {
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 500,
+    "group.consumer.min.session.timeout.ms": 1_000,
+    "group.consumer.session.timeout.ms": int(SESSION_S * 1000),
+}
+CLIENTS = ["confluent", pytest.param("java-4.3.0", marks=pytest.mark.java)]
+
+Join = Callable[..., Member]
+
+
+@pytest.fixture(scope="module")
+def broker(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    started = start_target(target_name, tmp_path_factory.mktemp("groups"), SETTINGS)
+    try:
+        yield started
+        assert started.process.running(), started.process.log_tail()
+    finally:
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def groups(java_parts: None, broker: Target) -> Iterator[JavaGroups]:
+    with JavaGroups(broker.bootstrap_servers) as probe:
+        yield probe
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"group-of-{topic}"
+
+
+@pytest.fixture
+def topic_of_six(broker: Target, topic: str) -> str:
+    make_topic(broker, topic, PARTITIONS)
+    return topic
+
+
+def make_topic(broker: Target, topic: str, partitions: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+
+
+@pytest.fixture
+def join(
+    broker: Target, topic_of_six: str, group: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Join]:
+    members: list[Member] = []
+
+    def start(client: str = "confluent", topic: str = topic_of_six, **options: object) -> Member:
+        if client.startswith("java-"):
+            request.getfixturevalue("java_parts")
+        chosen: dict[str, object] = {"protocol": "consumer", **options}
+        member = Member(client, tmp_path, broker.bootstrap_servers, group, topic, **chosen)  # type: ignore[arg-type]
+        members.append(member)
+        return member
+
+    yield start
+    for member in members:
+        member.process.kill()
+
+
+def produce(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, f"{topic}:{number}".encode(), partition=number % partitions)
+    assert producer.flush(20) == 0
+
+
+def committed(broker: Target, group: str, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    try:
+        return [p.offset for p in consumer.committed([TopicPartition(topic, i) for i in range(PARTITIONS)], timeout=20)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_members_share_the_partitions_and_give_them_back_when_they_leave(
+    client: str, broker: Target, topic_of_six: str, group: str, join: Join
+) -> None:
+    first = join(client)
+    wait_for_split([first], PARTITIONS)
+    second = join(client)
+    wait_for_split([first, second], PARTITIONS)
+    assert [len(first.partitions), len(second.partitions)] == [3, 3]
+    revoked = {p["partition"] for event in first.named("partitions_revoked") for p in event["partitions"]}
+    assert revoked == second.partitions, "only what moves is given up"
+    produce(broker, topic_of_six, 60)
+    wait_for_records([first, second], dict.fromkeys(range(PARTITIONS), 10))
+    assert sum(len(offsets) for member in (first, second) for offsets in member.offsets().values()) == 60
+    second.leave()
+    wait_for_split([first], PARTITIONS, timeout=SESSION_S - 1)
+    wait_until(
+        lambda: committed(broker, group, topic_of_six) == [10] * PARTITIONS,
+        timeout=20,
+        what="all records committed",
+        interval=0.2,
+    )
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_partitions_of_a_member_that_crashed_go_to_the_others_after_its_session(client: str, join: Join) -> None:
+    first, second = join(client), join(client)
+    wait_for_split([first, second], PARTITIONS)
+    second.crash()
+    crashed = time.monotonic()
+    wait_for_split([first], PARTITIONS, timeout=SESSION_S * 4)
+    assert time.monotonic() - crashed > SESSION_S * 0.8, "not before its session is over"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_notices(client: str, join: Join) -> None:
+    first = join(client, instance_id="one")
+    second = join(client, instance_id="two")
+    wait_for_split([first, second], PARTITIONS)
+    mine = second.partitions
+    time.sleep(1)
+    changes = first.changes
+    second.leave()
+    again = join(client, instance_id="two")
+    wait_until(lambda: again.look().partitions == mine, timeout=30, what="the same partitions again")
+    time.sleep(SESSION_S + 1)
+    assert first.changes == changes, "the other member has seen no rebalance"
+    again.leave()
+    wait_for_split([first], PARTITIONS, timeout=SESSION_S * 3)
+
+
+def test_an_instance_id_in_use_is_refused_to_a_second_member(join: Join) -> None:
+    first = join("confluent", instance_id="one")
+    wait_for_split([first], PARTITIONS)
+    second = join("confluent", instance_id="one")
+    time.sleep(3)
+    assert not second.look().partitions
+    assert len(first.look().partitions) == PARTITIONS
+
+
+def test_new_partitions_of_a_topic_are_given_to_the_members(broker: Target, topic_of_six: str, join: Join) -> None:
+    members = [join(), join()]
+    wait_for_split(members, PARTITIONS)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic_of_six, PARTITIONS + 4)])[topic_of_six].result(20)
+    wait_for_split(members, PARTITIONS + 4, timeout=30)
+    assert [len(member.partitions) for member in members] == [5, 5]
+
+
+def test_many_members_settle_within_seconds(join: Join) -> None:
+    members = [join() for _ in range(PARTITIONS)]
+    wait_for_split(members, PARTITIONS, timeout=30)
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("java_parts")
+def test_members_of_both_clients_share_one_group(broker: Target, topic_of_six: str, join: Join) -> None:
+    members = [join("confluent"), join("java-4.3.0"), join("confluent")]
+    wait_for_split(members, PARTITIONS, timeout=60)
+    produce(broker, topic_of_six, 60)
+    wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
+    for member in members[:-1]:
+        member.leave()
+    wait_for_split(members[-1:], PARTITIONS)
+
+
+# ---- patterns
+
+
+def test_librdkafka_subscribes_to_a_pattern_that_the_broker_resolves(broker: Target, join: Join) -> None:
+    prefix = f"p-{uuid.uuid4().hex[:8]}"
+    make_topic(broker, f"{prefix}-a")
+    produce(broker, f"{prefix}-a", 5, 1)
+    member = join(topic=f"^{prefix}-.*")
+    wait_until(lambda: topics_of(member) == {f"{prefix}-a"}, timeout=30, what="the topic that is there")
+    make_topic(broker, f"{prefix}-b")
+    wait_until(lambda: topics_of(member) == {f"{prefix}-a", f"{prefix}-b"}, timeout=30, what="the topic that came")
+
+
+def topics_of(member: Member) -> set[str]:
+    return {p["topic"] for event in member.named("partitions_assigned") for p in event["partitions"]}
+
+
+@pytest.mark.java
+def test_javas_subscription_pattern_follows_the_topics(broker: Target, groups: JavaGroups, group: str) -> None:
+    prefix = f"p-{uuid.uuid4().hex[:8]}"
+    for name in ("a", "b"):
+        make_topic(broker, f"{prefix}-{name}")
+        produce(broker, f"{prefix}-{name}", 3, 1)
+    make_topic(broker, f"other-{prefix}")
+    member = groups.consumer("pattern", group, pattern=f"{prefix}-.*")
+    try:
+        wait_until(lambda: len(member.poll().values) >= 6, timeout=30, what="all records of both topics")
+        assert member.assigned == {f"{prefix}-a-0", f"{prefix}-b-0"}
+        make_topic(broker, f"{prefix}-c", 2)
+        produce(broker, f"{prefix}-c", 4, 2)
+        wait_until(lambda: len(member.poll().values) >= 10, timeout=30, what="the records of the topic that came")
+        assert len(member.assigned) == 4
+    finally:
+        member.close()
+
+
+@pytest.mark.java
+def test_java_is_told_that_a_pattern_is_none(groups: JavaGroups, group: str) -> None:
+    member = groups.consumer("bad", group, pattern="(")
+    try:
+        with pytest.raises(JavaError) as raised:
+            wait_until(lambda: bool(member.poll().values), timeout=20, what="an error")
+        assert raised.value.name == "InvalidRegularExpression"
+    finally:
+        member.close()
+
+
+# ---- what administrators see
+
+
+@pytest.mark.java
+def test_administrators_see_members_epochs_and_assignments(
+    broker: Target, groups: JavaGroups, topic_of_six: str, group: str
+) -> None:
+    one = groups.consumer("one", group, topic_of_six, client_id="c-one", group_remote_assignor="range")
+    two = groups.consumer("two", group, topic_of_six, client_id="c-two", group_instance_id="i-two")
+    try:
+        wait_until(lambda: [len(c.poll(50).assigned) for c in (one, two)] == [3, 3], timeout=40, what="a split")
+        found = groups.describe(group)
+        assert (found["type"], found["state"], found["assignor"]) == ("Consumer", "Stable", "range")
+        assert found["epoch"] == found["targetEpoch"]
+        members = {member["client"]: member for member in found["members"]}
+        assert set(members) == {"c-one", "c-two"}
+        assert members["c-two"]["instance"] == "i-two"
+        for member, consumer in ((members["c-one"], one), (members["c-two"], two)):
+            assert set(member["assigned"]) == set(member["target"]) == consumer.assigned
+            assert (member["epoch"], member["upgraded"]) == (found["epoch"], True)
+        assert groups.groups()[group] == {"type": "Consumer", "state": "Stable"}
+        with pytest.raises(JavaError) as raised:
+            groups.delete(group)
+        assert raised.value.name == "GroupNotEmptyException"
+    finally:
+        one.close()
+        two.close()
+    wait_until(lambda: groups.groups()[group]["state"] == "Empty", timeout=30, what="an empty group", interval=0.5)
+    groups.delete(group)
+    assert group not in groups.groups()

@@ -1,0 +1,52 @@
+"""What the newest Java client can do with groups of the new protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.java_client import JavaClient
+
+PROBE = Path(__file__).parent / "java" / "GroupProbe.java"
+VERSION = "4.3.0"
+
+
+class JavaGroups(JavaClient):
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(VERSION, bootstrap, PROBE)
+
+    def consumer(self, name: str, group: str, *topics: str, pattern: str | None = None, **config: Any) -> JavaMember:
+        """Options of the consumer have underscores for Kafka's dots."""
+        settings = {"group.id": group} | {key.replace("_", "."): str(value) for key, value in config.items()}
+        self.call("open", name=name, topics=list(topics), pattern=pattern, config=settings)
+        return JavaMember(self, name)
+
+    def describe(self, group: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("describe", group=group)
+        return found
+
+    def groups(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = self.call("list")
+        return found
+
+    def delete(self, group: str) -> None:
+        self.call("delete", group=group)
+
+
+class JavaMember:
+    """A consumer in the probe: it lives by being polled."""
+
+    def __init__(self, client: JavaGroups, name: str) -> None:
+        self._client = client
+        self.name = name
+        self.values: list[str] = []
+        self.assigned: set[str] = set()
+
+    def poll(self, ms: int = 200) -> JavaMember:
+        found = self._client.call("poll", name=self.name, ms=ms)
+        self.values += found["values"]
+        self.assigned = set(found["assigned"])
+        return self
+
+    def close(self) -> None:
+        self._client.call("close", name=self.name)
