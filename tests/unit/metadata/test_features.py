@@ -1,0 +1,38 @@
+"""Features are offered only while every registered broker has them."""
+
+from __future__ import annotations
+
+from kavka.metadata.features import GROUP_VERSION, SUPPORTED, TRANSACTION_VERSION, Features, Levels
+from kavka.metadata.paths import BrokerRegistration
+
+
+def registration(broker_id: int, features: dict[str, dict[str, int]]) -> BrokerRegistration:
+    """As it comes back from the tree."""
+    return BrokerRegistration.decode(broker_id, BrokerRegistration(broker_id, (), 0, features=features).encode())
+
+
+def test_a_broker_on_its_own_offers_all_that_it_has() -> None:
+    features = Features()
+    assert features.level(TRANSACTION_VERSION) == 0, "not before it is registered"
+    features.set_brokers([registration(0, features.registered())], 7)
+    assert features.finalized == {name: levels.highest for name, levels in SUPPORTED.items()}
+    assert (features.level(TRANSACTION_VERSION), features.level(GROUP_VERSION), features.epoch) == (2, 1, 7)
+
+
+def test_a_broker_that_has_none_of_them_keeps_them_off_while_it_is_there() -> None:
+    features = Features()
+    mine = registration(0, features.registered())
+    features.set_brokers([mine, registration(1, {})], 8)
+    assert features.finalized == {}
+    features.set_brokers([mine], 9)
+    assert features.level(TRANSACTION_VERSION) == 2
+
+
+def test_the_highest_level_that_everybody_has_counts() -> None:
+    features = Features({"a": Levels(0, 3), "b": Levels(0, 1)})
+    other = registration(1, {"a": {"min_version": 0, "max_version": 2}, "c": {"min_version": 1, "max_version": 5}})
+    features.set_brokers([registration(0, features.registered()), other], 1)
+    assert features.finalized == {"a": 2}
+    newer = registration(1, {"a": {"min_version": 0, "max_version": 9}, "b": {"min_version": 0, "max_version": 9}})
+    features.set_brokers([registration(0, features.registered()), newer], 2)
+    assert features.finalized == {"a": 3, "b": 1}
