@@ -16,7 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from kavka import __version__
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
@@ -282,8 +282,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:

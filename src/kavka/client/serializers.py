@@ -1,8 +1,9 @@
 """From Python's values to bytes and back, byte for byte as Kafka's own serializers do.
 
-A serializer is any of: an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a function of the
-value alone. A deserializer: `deserialize(topic, data)` or `deserialize(topic, data, headers)`, or a function of the bytes. None
-stays None: a null key, or a tombstone. Settings take such an object, its class, or Java's name of one of Kafka's.
+A serializer is any of: an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a function of
+the value alone. A deserializer: `deserialize(topic, data)` or `deserialize(topic, data, headers)`, or a function of the
+bytes. None stays None: a null key, or a tombstone. Settings take such an object, its class, or Java's name of one of
+Kafka's.
 """
 
 from __future__ import annotations

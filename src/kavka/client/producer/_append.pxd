@@ -1,0 +1,165 @@
+# C types of _append.py, for where it is compiled. What has no entry here is an ordinary Python object.
+# cython: annotation_typing=False
+
+cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+
+cdef inline Py_ssize_t varint_size(unsigned long long number) noexcept:
+    cdef Py_ssize_t size = 1
+    while number > 127:
+        number >>= 7
+        size += 1
+    return size
+
+
+cdef inline unsigned char* write_varint(unsigned char* at, unsigned long long number) noexcept:
+    while number > 127:
+        at[0] = (number & 127) | 128
+        at += 1
+        number >>= 7
+    at[0] = <unsigned char>number
+    return at + 1
+
+
+cdef inline unsigned long long zigzag(long long number) noexcept:
+    return (<unsigned long long>number << 1) ^ <unsigned long long>(number >> 63)
+
+
+cdef inline unsigned char* write_field(unsigned char* at, object field, Py_ssize_t size) except NULL:
+    cdef Py_buffer view
+    if size < 0:
+        at[0] = 1
+        return at + 1
+    at = write_varint(at, <unsigned long long>size << 1)
+    if isinstance(field, bytes):
+        memcpy(at, PyBytes_AS_STRING(field), size)
+    else:
+        PyObject_GetBuffer(field, &view, PyBUF_SIMPLE)
+        try:
+            if view.len != size:
+                raise ValueError("a buffer of items that are no bytes")
+            memcpy(at, view.buf, size)
+        finally:
+            PyBuffer_Release(&view)
+    return at + size
+
+
+cdef inline Py_ssize_t write_record(
+    bytearray body, Py_ssize_t size, long long delta, long long index, object key, object value, bytes headers
+) except -1:
+    """Writes a record at `size`; returns the size behind it."""
+    cdef Py_ssize_t key_size = -1 if key is None else len(key)
+    cdef Py_ssize_t value_size = -1 if value is None else len(value)
+    cdef Py_ssize_t headers_size = PyBytes_GET_SIZE(headers)
+    cdef Py_ssize_t length = 1 + varint_size(zigzag(delta)) + varint_size(zigzag(index)) + headers_size
+    length += 1 if key_size < 0 else varint_size(<unsigned long long>key_size << 1) + key_size
+    length += 1 if value_size < 0 else varint_size(<unsigned long long>value_size << 1) + value_size
+    cdef Py_ssize_t after = size + varint_size(<unsigned long long>length << 1) + length
+    if after > PyByteArray_GET_SIZE(body):
+        raise ValueError("no room for the record")
+    cdef unsigned char* at = <unsigned char*>PyByteArray_AS_STRING(body) + size
+    at = write_varint(at, <unsigned long long>length << 1)
+    at[0] = 0
+    at = write_varint(at + 1, zigzag(delta))
+    at = write_varint(at, zigzag(index))
+    at = write_field(at, key, key_size)
+    at = write_field(at, value, value_size)
+    memcpy(at, PyBytes_AS_STRING(headers), headers_size)
+    return after
+
+
+cdef inline int copy_bytes(bytearray to, bytearray source, Py_ssize_t size) except -1:
+    if size > PyByteArray_GET_SIZE(to) or size > PyByteArray_GET_SIZE(source):
+        raise ValueError("no room for the copy")
+    memcpy(PyByteArray_AS_STRING(to), PyByteArray_AS_STRING(source), size)
+    return 0
+
+
+cdef class BufferPool:
+    cdef public list classes
+    cdef public Py_ssize_t kept, limit
+
+    @cython.locals(index=Py_ssize_t, room=Py_ssize_t)
+    cpdef bytearray take(self, Py_ssize_t size)
+    @cython.locals(index=Py_ssize_t, room=Py_ssize_t, size=Py_ssize_t)
+    cpdef give(self, bytearray buffer)
+
+
+cdef class Batch:
+    cdef public PartitionQueue queue
+    cdef public bytearray body
+    cdef public Py_ssize_t size, charged
+    cdef public long long number, base_timestamp, max_timestamp, producer_id, base_offset, log_append_time
+    cdef public long count, first, attempts, producer_epoch, base_sequence
+    cdef public double created
+    cdef public bint in_flight, done, sequence_reset
+    cdef public object data, signed, error, record_errors, entries, waiters, parts
+
+    @cython.locals(index=long, delta=longlong, before=Py_ssize_t)
+    cpdef Py_ssize_t append(self, long long timestamp, key, value, bytes headers) except -1
+    cpdef bint add_waiter(self, waiter) except -1
+
+
+@cython.freelist(256)
+cdef class RecordFuture:
+    cdef public Batch batch
+    cdef public long index
+    cdef public long long timestamp
+    cdef public Py_ssize_t key_size, value_size
+
+
+cdef class PartitionQueue:
+    cdef public Accumulator owner
+    cdef public object topic, batches, level, in_flight
+    cdef public Batch tail
+    cdef public Py_ssize_t target
+    cdef public long partition, in_transaction, leader, codec, next_sequence, last_acked_sequence, producer_epoch
+    cdef public long long last_acked_offset, producer_id
+    cdef public double retry_at
+    cdef public bint unresolved
+
+
+cdef class TopicQueues:
+    cdef public object name, available
+    cdef public list queues
+    cdef public long count, sticky
+    cdef public Py_ssize_t sticky_bytes
+
+
+cdef class Accumulator:
+    cdef public object lock, wake, choose
+    cdef public Py_ssize_t batch_size, grow_to, buffer_limit, max_record, used
+    cdef public long long max_count, record_limit, records, next_number
+    cdef public long flushing
+    cdef public bint awake, closed
+    cdef public dict pending, incomplete
+    cdef public list room_waiters
+    cdef public BufferPool pool
+
+    @cython.locals(key_size=Py_ssize_t, value_size=Py_ssize_t, estimate=Py_ssize_t, size=Py_ssize_t, index=long,
+                   wake=bint, batch=Batch)
+    cpdef append(self, PartitionQueue queue, long long timestamp, key, value, bytes headers, callback)
+    cdef Batch _next_batch(self, PartitionQueue queue, Batch batch, Py_ssize_t estimate)
+    cpdef Batch new_batch(self, PartitionQueue queue, Py_ssize_t room)
+    @cython.locals(filled=Py_ssize_t)
+    cpdef make_room(self, Batch batch, Py_ssize_t size)
+
+
+cdef class SendPath:
+    cdef public Accumulator _accumulator
+    cdef public dict _topics
+    cdef public bint _text_keys, _text_values, _ignore_keys
+    cdef public long _transaction
+
+    @cython.locals(size=Py_ssize_t, sticky=bint, index=long, now=longlong, accumulator=Accumulator,
+                   queue=PartitionQueue)
+    cdef _try(self, TopicQueues queues, value, key, partition, timestamp, callback)
+
+
+@cython.locals(length=Py_ssize_t, whole=Py_ssize_t, i=Py_ssize_t, rest=Py_ssize_t, mask=ulonglong, m=ulonglong,
+               h=ulonglong, k=ulonglong)
+cpdef unsigned long long murmur2(bytes data)

@@ -1,0 +1,728 @@
+"""The hot part of the producer: from `send` to the bytes of a batch.
+
+This file is plain Python and is compiled with Cython where a compiler was there at install time; `_append.pxd` has the
+C types. It keeps to what both forms do alike: no closures, no generators, no keyword-only tricks.
+
+Who may touch what: `Accumulator.lock` guards the queues, their batches until they are drained, and `used`. User threads
+append; the sender drains, completes and frees. A batch that was drained belongs to the sender alone, until its outcome
+is set under the lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Any
+
+from kavka.client.errors import KafkaTimeout
+from kavka.client.producer.record import RecordMetadata
+from kavka.records.varint import SMALL_VARINTS, encode_varint
+
+try:
+    import cython
+except ImportError:
+    from kavka.common import plain_cython as cython
+
+HEADER_SIZE = 61
+SMALLEST = 1024
+CLASSES = 8
+FIRST_BUFFER = 16 * 1024
+MAX_POOL = 16 * 1024 * 1024
+# The most that a record takes beside its key, value and headers.
+RECORD_OVERHEAD = 36
+SMALL = 2048
+
+monotonic = time.monotonic
+wall_clock = time.time
+
+
+def is_compiled() -> bool:
+    return bool(cython.compiled)
+
+
+class BufferPool:
+    """Memory of batches that are done, for the next ones: asking the system for it anew costs more than filling it.
+
+    Buffers come in sizes of 1, 4, 16, 64 … KB; `limit` is how many bytes are kept at most. Under the accumulator's
+    lock.
+    """
+
+    __slots__ = ("classes", "kept", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.kept = 0
+        self.classes: list[list[bytearray]] = [[] for _ in range(CLASSES)]
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least that many bytes, with anything in it."""
+        index = 0
+        room = SMALLEST
+        while room < size and index < CLASSES:
+            room <<= 2
+            index += 1
+        if index == CLASSES:
+            return bytearray(size)
+        free = self.classes[index]
+        if free:
+            self.kept -= room
+            return free.pop()
+        return bytearray(room)
+
+    def give(self, buffer: bytearray) -> None:
+        """Nobody uses it any more, and nobody has a view of it."""
+        size = len(buffer)
+        if self.kept + size > self.limit:
+            return
+        index = 0
+        room = SMALLEST
+        while room < size and index < CLASSES:
+            room <<= 2
+            index += 1
+        if room == size and index < CLASSES:
+            self.kept += size
+            self.classes[index].append(buffer)
+
+
+class Batch:
+    """Records for one partition: the first `size` bytes of `body`, of which the first 61 are kept for the header.
+
+    It is open (records may be appended) until it is closed by being full or drained; then it is sent, perhaps more than
+    once; then it is done, with offsets or with an error. One that the broker found too large is split: `parts` are
+    (index of the first record, batch) and its records' outcome is that of the part they went to.
+    """
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "body",
+        "charged",
+        "count",
+        "created",
+        "data",
+        "done",
+        "entries",
+        "error",
+        "first",
+        "in_flight",
+        "log_append_time",
+        "max_timestamp",
+        "number",
+        "parts",
+        "producer_epoch",
+        "producer_id",
+        "queue",
+        "record_errors",
+        "sequence_reset",
+        "signed",
+        "size",
+        "waiters",
+    )
+
+    def __init__(self, queue: PartitionQueue, number: int, body: Any) -> None:
+        self.queue = queue
+        # The order of batches: by number, and where one was split by the index of the first record.
+        self.number = number
+        self.first = 0
+        self.created = monotonic()
+        self.body: Any = body
+        self.size = HEADER_SIZE
+        self.charged = 0
+        self.count = 0
+        self.base_timestamp = 0
+        self.max_timestamp = -1
+        self.attempts = 0
+        self.in_flight = False
+        # The bytes to send, and the producer id, epoch and sequence that they were made with.
+        self.data: Any = None
+        self.signed: Any = None
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+        self.sequence_reset = False
+        self.done = False
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.error: Any = None
+        self.record_errors: Any = None
+        self.entries: Any = None
+        self.waiters: Any = None
+        self.parts: Any = None
+
+    def append(self, timestamp: int, key: Any, value: Any, headers: bytes) -> int:
+        """Add a record (bytes or None; headers encoded, with their count in front). Returns its size. There is room."""
+        index = self.count
+        if index == 0:
+            self.base_timestamp = timestamp
+        delta = timestamp - self.base_timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        before = self.size
+        if cython.compiled:
+            self.size = write_record(self.body, before, delta, index, key, value, headers)  # type: ignore[name-defined]  # noqa: F821
+        else:
+            parts = [
+                b"\x00",
+                SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
+                SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
+            ]
+            if key is None:
+                parts.append(b"\x01")
+            else:
+                length = len(key)
+                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+                parts.append(key)
+            if value is None:
+                parts.append(b"\x01")
+            else:
+                length = len(value)
+                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+                parts.append(value)
+            parts.append(headers)
+            length = sum(map(len, parts))
+            parts.insert(0, SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+            data = b"".join(parts)
+            self.size = after = before + len(data)
+            self.body[before:after] = data
+        self.count = index + 1
+        return self.size - before
+
+    def add_waiter(self, waiter: Callable[[], object]) -> bool:
+        """`waiter()` is called when the batch is done or split. Called under the lock; False if that is so already."""
+        if self.done or self.parts is not None:
+            return False
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append(waiter)
+        return True
+
+
+class RecordFuture:
+    """What `send` returns. Costs nothing until it is asked: what is known is in the batch.
+
+    `get(timeout)` waits and returns RecordMetadata or raises. Callbacks run in the producer's I/O thread (at once, if
+    the outcome is there already). It may be awaited, in the producer's loop.
+    """
+
+    __slots__ = ("batch", "index", "key_size", "timestamp", "value_size")
+
+    def __init__(self, batch: Batch, index: int, timestamp: int, key_size: int, value_size: int) -> None:
+        self.batch = batch
+        self.index = index
+        self.timestamp = timestamp
+        self.key_size = key_size
+        self.value_size = value_size
+
+    def _settle(self) -> Batch:
+        """The batch that the record is in now, after splits."""
+        batch = self.batch
+        while batch.parts is not None:
+            for first, part in reversed(batch.parts):
+                if self.index >= first:
+                    self.index -= first
+                    self.batch = batch = part
+                    break
+        return batch
+
+    def done(self) -> bool:
+        return bool(self._settle().done)
+
+    def metadata(self) -> Any:
+        """RecordMetadata of one that is done without an error."""
+        batch = self._settle()
+        queue = batch.queue
+        return RecordMetadata(
+            queue.topic,
+            queue.partition,
+            batch.base_offset + self.index if batch.base_offset >= 0 else -1,
+            batch.log_append_time if batch.log_append_time >= 0 else self.timestamp,
+            self.key_size,
+            self.value_size,
+        )
+
+    def outcome(self) -> Any:
+        """(metadata, None) or (None, exception) of one that is done."""
+        batch = self._settle()
+        if batch.error is None:
+            return self.metadata(), None
+        if batch.record_errors is not None:
+            return None, batch.record_errors.get(self.index, batch.error)
+        return None, batch.error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it is done; False if that takes longer than `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            batch = self._settle()
+            if batch.done:
+                return True
+            event = Event()
+            with batch.queue.owner.lock:
+                waiting = batch.add_waiter(event.set)
+            if waiting and not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
+                return False
+
+    def get(self, timeout: float | None = None) -> Any:
+        """RecordMetadata, waited for; raises what went wrong, or KafkaTimeout after `timeout` seconds."""
+        if not self.wait(timeout):
+            raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
+        metadata, error = self.outcome()
+        if error is not None:
+            raise error
+        return metadata
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As `get`, under the name that concurrent.futures has for it."""
+        return self.get(timeout)
+
+    def exception(self, timeout: float | None = None) -> Any:
+        """What went wrong, or None; waited for."""
+        if not self.wait(timeout):
+            raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
+        return self.outcome()[1]
+
+    def succeeded(self) -> bool:
+        batch = self._settle()
+        return bool(batch.done and batch.error is None)
+
+    def failed(self) -> bool:
+        batch = self._settle()
+        return bool(batch.done and batch.error is not None)
+
+    def on_done(self, callback: Any) -> RecordFuture:
+        """`callback(metadata, exception)`, one of them None."""
+        batch = self._settle()
+        if not batch.done:
+            with batch.queue.owner.lock:
+                batch = self._settle()
+                if not batch.done:
+                    if batch.entries is None:
+                        batch.entries = []
+                    batch.entries.append((self, callback))
+                    return self
+        metadata, error = self.outcome()
+        callback(metadata, error)
+        return self
+
+    def add_callback(self, callback: Any) -> RecordFuture:
+        """`callback(metadata)` when the record was stored."""
+        return self.on_done(_OnSuccess(callback))
+
+    def add_errback(self, callback: Any) -> RecordFuture:
+        """`callback(exception)` when it was not."""
+        return self.on_done(_OnError(callback))
+
+    def add_done_callback(self, callback: Any) -> RecordFuture:
+        """`callback(future)` in either case."""
+        return self.on_done(_OnEither(callback, self))
+
+    def __await__(self) -> Any:
+        return _await_record(self).__await__()
+
+
+class _OnSuccess:
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def __call__(self, metadata: Any, error: Any) -> None:
+        if error is None:
+            self.callback(metadata)
+
+
+class _OnError:
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def __call__(self, metadata: Any, error: Any) -> None:
+        if error is not None:
+            self.callback(error)
+
+
+class _OnEither:
+    __slots__ = ("callback", "future")
+
+    def __init__(self, callback: Any, future: RecordFuture) -> None:
+        self.callback = callback
+        self.future = future
+
+    def __call__(self, metadata: Any, error: Any) -> None:
+        self.callback(self.future)
+
+
+async def _await_record(future: RecordFuture) -> Any:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    while True:
+        batch = future._settle()
+        if batch.done:
+            return future.get()
+        waiter = loop.create_future()
+        notify = _Notify(loop, waiter)
+        with batch.queue.owner.lock:
+            waiting = batch.add_waiter(notify)
+        if waiting:
+            await waiter
+
+
+class _Notify:
+    """Wakes a coroutine, from whatever thread the outcome is known in."""
+
+    __slots__ = ("loop", "waiter")
+
+    def __init__(self, loop: Any, waiter: Any) -> None:
+        self.loop = loop
+        self.waiter = waiter
+
+    def __call__(self) -> None:
+        self.loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class PartitionQueue:
+    """The batches of one partition that wait to be sent, the oldest first; the last may be open (`tail`).
+
+    The fields from `leader` on belong to the sender; what they mean is said there and in `sequences.py`.
+    """
+
+    __slots__ = (
+        "batches",
+        "codec",
+        "in_flight",
+        "in_transaction",
+        "last_acked_offset",
+        "last_acked_sequence",
+        "leader",
+        "level",
+        "next_sequence",
+        "owner",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "retry_at",
+        "tail",
+        "target",
+        "topic",
+        "unresolved",
+    )
+
+    def __init__(self, owner: Accumulator, topic: str, partition: int) -> None:
+        self.owner = owner
+        self.topic = topic
+        self.partition = partition
+        self.batches: deque[Batch] = deque()
+        self.tail: Any = None
+        self.target = owner.batch_size
+        self.in_transaction = 0
+        self.leader = -1
+        self.retry_at = 0.0
+        self.codec = 0
+        self.level: int | None = None
+        self.in_flight: list[Batch] = []
+        self.next_sequence = 0
+        self.last_acked_sequence = -1
+        self.last_acked_offset = -1
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.unresolved = False
+
+
+class TopicQueues:
+    """The queues of a topic, and the partition that records without a key go to for now."""
+
+    __slots__ = ("available", "count", "name", "queues", "sticky", "sticky_bytes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        self.count = 0
+        self.available: tuple[int, ...] = ()
+        self.sticky = 0
+        self.sticky_bytes = 0
+
+
+class Accumulator:
+    """All batches that are not done.
+
+    `wake` is called (from any thread) when the sender has something to look at and does not know it; `awake` is set
+    until it looks. `pending` are the queues with batches to send. `choose(topic)` picks the next sticky partition.
+    """
+
+    __slots__ = (
+        "awake",
+        "batch_size",
+        "buffer_limit",
+        "choose",
+        "closed",
+        "flushing",
+        "grow_to",
+        "incomplete",
+        "lock",
+        "max_count",
+        "max_record",
+        "next_number",
+        "pending",
+        "pool",
+        "record_limit",
+        "records",
+        "room_waiters",
+        "used",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        batch_size: int,
+        grow_to: int,
+        buffer_limit: int,
+        max_record: int,
+        max_count: int,
+        record_limit: int,
+        wake: Callable[[], object],
+        choose: Callable[[TopicQueues], int],
+    ) -> None:
+        self.lock = Lock()
+        self.batch_size = batch_size
+        self.grow_to = max(batch_size, min(grow_to, max_record))
+        self.buffer_limit = buffer_limit
+        self.pool = BufferPool(min(buffer_limit // 2, MAX_POOL))
+        self.max_record = max_record
+        self.max_count = max_count
+        self.record_limit = record_limit
+        self.wake = wake
+        self.choose = choose
+        self.awake = False
+        self.closed = False
+        self.used = 0
+        self.records = 0
+        self.next_number = 0
+        self.flushing = 0
+        self.pending: dict[PartitionQueue, None] = {}
+        self.incomplete: dict[Batch, None] = {}
+        self.room_waiters: list[Callable[[], object]] = []
+
+    def append(self, queue: PartitionQueue, timestamp: int, key: Any, value: Any, headers: bytes, callback: Any) -> Any:
+        """Append to the partition's batch. None when there is no room in the buffer: nothing was done then.
+
+        The caller has made sure that the record alone is not larger than `max_record`.
+        """
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        estimate = RECORD_OVERHEAD + len(headers)
+        if key_size > 0:
+            estimate += key_size
+        if value_size > 0:
+            estimate += value_size
+        wake = False
+        lock = self.lock
+        lock.acquire()
+        try:
+            if self.used + estimate > self.buffer_limit or self.records >= self.record_limit:
+                return None
+            batch = queue.tail
+            if batch is None or batch.size + estimate > queue.target or batch.count >= self.max_count:
+                batch = self._next_batch(queue, batch, estimate)
+                if batch.count == 0:
+                    wake = True
+            if batch.size + estimate > len(batch.body):
+                self.make_room(batch, batch.size + estimate)
+            index = batch.count
+            size = batch.append(timestamp, key, value, headers)
+            batch.charged += size
+            self.used += size
+            self.records += 1
+            future = RecordFuture(batch, index, timestamp, key_size, value_size)
+            if callback is not None:
+                if batch.entries is None:
+                    batch.entries = []
+                batch.entries.append((future, callback))
+            if self.awake:
+                wake = False
+            elif wake or batch.size >= queue.target:
+                self.awake = True
+                wake = True
+        finally:
+            lock.release()
+        if wake:
+            self.wake()
+        return future
+
+    def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch:
+        """The open batch where it may grow, else a new one. While batches before it wait for the broker, a batch grows
+        beyond its target: one large batch costs less than many that wait in line."""
+        if (
+            batch is not None
+            and batch.count < self.max_count
+            and len(queue.batches) > 1
+            and batch.size + estimate <= self.grow_to
+        ):
+            return batch
+        batch = self.new_batch(queue, min(queue.target, FIRST_BUFFER))
+        if not queue.batches:
+            self.pending[queue] = None
+        queue.batches.append(batch)
+        queue.tail = batch
+        return batch
+
+    def new_batch(self, queue: PartitionQueue, room: int) -> Batch:
+        batch = Batch(queue, self.next_number, self.pool.take(room))
+        self.next_number += 1
+        self.incomplete[batch] = None
+        return batch
+
+    def make_room(self, batch: Batch, size: int) -> None:
+        """A larger buffer for the batch."""
+        old = batch.body
+        body = self.pool.take(size)
+        filled = batch.size
+        if cython.compiled:
+            copy_bytes(body, old, filled)  # type: ignore[name-defined]  # noqa: F821
+        else:
+            body[:filled] = memoryview(old)[:filled]
+        batch.body = body
+        self.pool.give(old)
+
+
+class SendPath:
+    """`send` where nothing is out of the ordinary: the topic is known, there is room, keys and values are bytes or
+    text.
+
+    Everything else goes to `_send_slowly`, which the producer defines. `topics` has the topics that may go the short
+    way; it is empty while there are interceptors, a partitioner or serializers of the user's, or when the producer is
+    closed.
+    """
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self._topics: dict[str, TopicQueues] = {}
+        self._text_keys = True
+        self._text_values = True
+        self._ignore_keys = False
+        # The number of the transaction that is open; a partition with another number has to be added to it first.
+        self._transaction = 0
+
+    def send(
+        self,
+        topic: Any,
+        value: Any = None,
+        key: Any = None,
+        partition: Any = None,
+        timestamp: Any = None,
+        headers: Any = None,
+        callback: Any = None,
+    ) -> Any:
+        """Send a record; returns at once with a RecordFuture, unless it has to wait for metadata or for room.
+
+        `callback(metadata, exception)` is called in the producer's I/O thread, in the order of the records of a
+        partition. A record may also be given whole, as a ProducerRecord in place of the topic.
+        """
+        queues = self._topics.get(topic) if type(topic) is str else None
+        if queues is not None and headers is None:
+            future = self._try(queues, value, key, partition, timestamp, callback)
+            if future is not None:
+                return future
+        return self._send_slowly(topic, value, key, partition, timestamp, headers, callback)
+
+    def _send_slowly(
+        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
+    ) -> Any:
+        raise NotImplementedError
+
+    def try_send(
+        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
+    ) -> Any:
+        """The short way alone: a RecordFuture, or None where it cannot be gone."""
+        queues = self._topics.get(topic) if type(topic) is str else None
+        if queues is None or headers is not None:
+            return None
+        return self._try(queues, value, key, partition, timestamp, callback)
+
+    def _try(self, queues: TopicQueues, value: Any, key: Any, partition: Any, timestamp: Any, callback: Any) -> Any:
+        if value is None or type(value) is bytes:
+            pass
+        elif type(value) is str and self._text_values:
+            value = value.encode()
+        else:
+            return None
+        if key is None or type(key) is bytes:
+            pass
+        elif type(key) is str and self._text_keys:
+            key = key.encode()
+        else:
+            return None
+        accumulator = self._accumulator
+        size = RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if size > accumulator.max_record or size > accumulator.buffer_limit:
+            return None
+        sticky = False
+        if partition is None:
+            if key is None or self._ignore_keys:
+                index = queues.sticky
+                sticky = True
+            else:
+                index = (murmur2(key) & 0x7FFFFFFF) % queues.count
+        elif type(partition) is int and 0 <= partition < queues.count:
+            index = partition
+        else:
+            return None
+        queue = queues.queues[index]
+        if queue.in_transaction != self._transaction:
+            return None
+        if timestamp is None:
+            now = int(wall_clock() * 1000)
+        elif type(timestamp) is int and 0 <= timestamp < 0x7FFFFFFFFFFFFFFF:
+            now = timestamp
+        else:
+            return None
+        future = accumulator.append(queue, now, key, value, b"\x00", callback)
+        if sticky and future is not None and queues.count > 1:
+            queues.sticky_bytes += size
+            if queues.sticky_bytes >= accumulator.batch_size:
+                queues.sticky_bytes = 0
+                queues.sticky = accumulator.choose(queues)
+        return future
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of keys (32 bits, unsigned here), as Java computes it."""
+    length = len(data)
+    mask = 0xFFFFFFFF
+    m = 0x5BD1E995
+    h = (0x9747B28C ^ length) & mask
+    whole = length & ~3
+    i = 0
+    while i < whole:
+        k = data[i] | data[i + 1] << 8 | data[i + 2] << 16 | data[i + 3] << 24
+        k = k * m & mask
+        k ^= k >> 24
+        k = k * m & mask
+        h = h * m & mask
+        h ^= k
+        i += 4
+    rest = length - whole
+    if rest == 3:
+        h ^= data[whole + 2] << 16
+    if rest >= 2:
+        h ^= data[whole + 1] << 8
+    if rest >= 1:
+        h ^= data[whole]
+        h = h * m & mask
+    h ^= h >> 13
+    h = h * m & mask
+    h ^= h >> 15
+    return h

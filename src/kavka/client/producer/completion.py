@@ -1,0 +1,135 @@
+"""The outcome of batches: futures and callbacks told, memory given back, batches that are too large cut up."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kavka.client.producer._append import HEADER_SIZE, RECORD_OVERHEAD, Accumulator, Batch
+from kavka.client.producer.encoding import encoded_headers, records_of
+
+log = logging.getLogger(__name__)
+
+# Of the buffer: threads that wait for room are woken when so much is free, not for every batch.
+ROOM_FRACTION = 16
+
+
+class Completion:
+    """On the loop. User callbacks run here, one after the other; what they raise goes to the log."""
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self._enough_room = max(1, accumulator.buffer_limit // ROOM_FRACTION)
+
+    def finish(
+        self,
+        batch: Batch,
+        base_offset: int,
+        log_append_time: int,
+        error: Any,
+        record_errors: Any = None,
+        reuse: bool = False,
+    ) -> None:
+        """Set the outcome. `reuse`: nobody has a view of the batch's memory any more, it may serve another one."""
+        accumulator = self._accumulator
+        batch.data = None
+        with accumulator.lock:
+            batch.base_offset = base_offset
+            batch.log_append_time = log_append_time
+            batch.error = error
+            batch.record_errors = record_errors
+            batch.done = True
+            accumulator.incomplete.pop(batch, None)
+            accumulator.used -= batch.charged
+            accumulator.records -= batch.count
+            if reuse and batch.body is not None:
+                accumulator.pool.give(batch.body)
+            batch.body = None
+            entries, batch.entries = batch.entries, None
+            waiters, batch.waiters = batch.waiters, None
+            waiters = (waiters or []) + self._room_waiters()
+        for waiter in waiters:
+            waiter()
+        if entries is not None:
+            call_back(entries)
+
+    def shrink(self, batch: Batch, size: int) -> None:
+        """After compression: the records as they were are not needed any more."""
+        accumulator = self._accumulator
+        queue = batch.queue
+        with accumulator.lock:
+            ratio = (size - HEADER_SIZE) / max(1, batch.size - HEADER_SIZE)
+            # A batch is full when it will be batch.size bytes compressed, going by those before.
+            wanted = accumulator.batch_size / max(ratio, 0.01) * 0.95
+            target = (3 * queue.target + wanted) / 4
+            queue.target = int(max(accumulator.batch_size, min(target, accumulator.grow_to)))
+            if size < batch.charged:
+                accumulator.used -= batch.charged - size
+                batch.charged = size
+            accumulator.pool.give(batch.body)
+            batch.body = None
+            waiters = self._room_waiters()
+        for waiter in waiters:
+            waiter()
+
+    def _room_waiters(self) -> list[Any]:
+        accumulator = self._accumulator
+        free = accumulator.buffer_limit - accumulator.used
+        if not accumulator.room_waiters or (free < self._enough_room and accumulator.incomplete):
+            return []
+        waiters, accumulator.room_waiters = accumulator.room_waiters, []
+        return waiters
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Batches of at most batch.size, or half of what it was, whichever is less; more than one record fits in none
+        that is too small for two. The batch's futures go with their records."""
+        accumulator = self._accumulator
+        records = records_of(batch)
+        uncompressed = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD for r in records) + HEADER_SIZE
+        limit = min(accumulator.batch_size or uncompressed, uncompressed // 2)
+        parts: list[tuple[int, Batch]] = []
+        with accumulator.lock:
+            for index, record in enumerate(records):
+                headers = encoded_headers(record.headers)
+                size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + len(headers)
+                if not parts or parts[-1][1].size + size > limit:
+                    part = accumulator.new_batch(batch.queue, HEADER_SIZE + size)
+                    part.created = batch.created
+                    parts.append((index, part))
+                part = parts[-1][1]
+                if part.size + size > len(part.body):
+                    accumulator.make_room(part, part.size + size)
+                part.charged += part.append(record.timestamp, record.key, record.value, headers)
+            accumulator.used += sum(part.charged for _, part in parts) - batch.charged
+            # In the place of the old one, so that the oldest stay in front.
+            before = accumulator.incomplete
+            accumulator.incomplete = {}
+            for other in before:
+                if other is batch:
+                    accumulator.incomplete.update((part, None) for _, part in parts)
+                elif not any(other is part for _, part in parts):
+                    accumulator.incomplete[other] = None
+            for index, part in parts:
+                part.number, part.first = batch.number, batch.first + index
+            batch.parts = parts
+            batch.data = batch.body = None
+            batch.charged = 0
+            entries, batch.entries = batch.entries, None
+            waiters, batch.waiters = batch.waiters, None
+            for future, callback in entries or ():
+                part = future._settle()
+                if part.entries is None:
+                    part.entries = []
+                part.entries.append((future, callback))
+        for waiter in waiters or ():
+            waiter()
+        return [part for _, part in parts]
+
+
+def call_back(entries: list[tuple[Any, Any]]) -> None:
+    for future, callback in entries:
+        try:
+            metadata, error = future.outcome()
+            callback(metadata, error)
+        except Exception:
+            log.exception("A callback of the producer failed")

@@ -1,0 +1,501 @@
+"""What a producer is, whoever waits for it: a thread (`producer.py`) or a coroutine (`aio.py`).
+
+`steps` is `send` for everything that the short way of `_append.py` does not take. It is a generator that yields what
+has to be waited for, so that both forms share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, time
+from typing import Any
+
+from kavka.client.backoff import Backoff
+from kavka.client.cluster import Cluster
+from kavka.client.config import ClientConfig
+from kavka.client.errors import (
+    BufferExhausted,
+    ClientClosed,
+    IllegalState,
+    KafkaTimeout,
+    Purged,
+    SerializationError,
+    error_of,
+)
+from kavka.client.metadata import TopicMetadata
+from kavka.client.producer._append import (
+    RECORD_OVERHEAD,
+    Accumulator,
+    Batch,
+    PartitionQueue,
+    RecordFuture,
+    SendPath,
+    TopicQueues,
+)
+from kavka.client.producer.completion import Completion
+from kavka.client.producer.encoding import encoded_headers
+from kavka.client.producer.interceptors import Interceptors
+from kavka.client.producer.metrics import ProducerMetrics
+from kavka.client.producer.partitioners import (
+    UniformStickyPartitioner,
+    make_partitioner,
+    next_sticky,
+    partition_of_key,
+)
+from kavka.client.producer.record import Callback, ProducerRecord
+from kavka.client.producer.sender import Sender
+from kavka.client.producer.sequences import Sequences
+from kavka.client.producer.transactions import State, Transactions
+from kavka.client.serializers import AutoSerializer, BytesSerializer, Convert, make_serializer
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
+from kavka.records.compression import CODEC_IDS, CODEC_NAMES, DEFAULT_LEVELS, GZIP
+
+log = logging.getLogger(__name__)
+
+_auto = AutoSerializer()
+
+
+@dataclass(slots=True)
+class WaitForTopic:
+    """`steps` wants the metadata of this topic, or newer metadata of it if it is there."""
+
+    topic: str
+    timeout: float
+    newer: bool = False
+
+
+@dataclass(slots=True)
+class WaitForRoom:
+    """`steps` wants `set` to have been called: there may be room in the buffer."""
+
+    accumulator: Accumulator
+    timeout: float
+
+
+Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
+
+
+class ProducerCore:
+    def __init__(self, config: ClientConfig, path: Callable[[Accumulator], SendPath]) -> None:
+        self.config = config
+        self.closed = False
+        self.fatal: KafkaError | None = None
+        self.metrics = ProducerMetrics()
+        configs = config.originals
+        key_object, self._serialize_key = make_serializer("key.serializer", config["key.serializer"], configs)
+        value_object, self._serialize_value = make_serializer("value.serializer", config["value.serializer"], configs)
+        self.interceptors = Interceptors(config["interceptor.classes"], configs)
+        self._partitioner = make_partitioner(config["partitioner.class"], configs)
+        ignore_keys = config["partitioner.ignore.keys"]
+        if isinstance(self._partitioner, UniformStickyPartitioner):
+            self._partitioner, ignore_keys = None, True
+        self._ignore_keys = ignore_keys
+        self._policy = config["buffer.full.policy"]
+        self._max_block = config.seconds("max.block.ms")
+        self.accumulator = Accumulator(
+            config["batch.size"],
+            config["batch.max.bytes"],
+            config["buffer.memory"],
+            config["max.request.size"],
+            config["batch.num.messages"],
+            config["queue.buffering.max.messages"],
+            self._wake,
+            next_sticky,
+        )
+        self.completion = Completion(self.accumulator)
+        self.cluster = Cluster(config, allow_auto_create=True)
+        transactional = config["transactional.id"] is not None
+        self.sequences = Sequences(transactional) if config["enable.idempotence"] else None
+        self.sender = Sender(self.cluster, self.accumulator, config, self.sequences, self.completion, self.metrics)
+        self.transactions: Transactions | None = None
+        if transactional:
+            assert self.sequences is not None
+            self.transactions = Transactions(
+                self.cluster,
+                config,
+                self.sequences,
+                on_state=self._transaction_state,
+                flush=self.flush,
+                drop_unsent=self.drop_unsent,
+                wake=self.sender.run,
+            )
+            self.sender.may_send = self.transactions.may_send
+            self.sender.on_failure = self.transactions.failed
+            self.sender.on_doubt = self.transactions.in_doubt
+        elif self.sequences is not None:
+            self.sender.need_producer_id = self._need_producer_id
+        self.queues: dict[str, TopicQueues] = {}
+        self.path = path(self.accumulator)
+        self.path._ignore_keys = ignore_keys
+        self.path._text_keys = self.path._text_values = key_object is None and value_object is None
+        # The short way takes bytes as they are and text as UTF-8; code of the user's, and a serializer that would
+        # refuse the one or the other, are for the long way.
+        self._short = (
+            not self.interceptors
+            and self._partitioner is None
+            and config["producer.type"] == "async"
+            and all(found is None or type(found) is BytesSerializer for found in (key_object, value_object))
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking_for_id: asyncio.Task[None] | None = None
+
+    # --- start and stop, on the loop
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.cluster.on_update(self._on_metadata)
+        await self.cluster.start()
+        self.sender.start()
+
+    async def close(self, timeout: float | None) -> None:
+        """Send what waits, for as long as `timeout` allows, abort an open transaction, fail what is left."""
+        self.closed = True
+        self.path._topics = {}
+        deadline = None if timeout is None else monotonic() + timeout
+        try:
+            if self.transactions is not None and self.transactions.open:
+                await self.transactions.end(False, 30.0 if timeout is None else timeout)
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - monotonic())):
+                await self.flush()
+        except (TimeoutError, KafkaError):
+            log.warning("The producer was closed before everything was sent")
+        self.accumulator.closed = True
+        self.sender.stop()
+        if self._asking_for_id is not None:
+            self._asking_for_id.cancel()
+        await self.cluster.close()
+        self.fail_all(ClientClosed("the producer was closed before the record was sent"))
+        self.interceptors.close()
+        closing = getattr(self._partitioner, "close", None)
+        if callable(closing):
+            try:
+                closing()
+            except Exception:
+                log.exception("The partitioner's close failed")
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(self.sender.run)
+            except RuntimeError:
+                log.debug("The loop has ended")
+
+    # --- metadata
+
+    def _on_metadata(self, cluster: Cluster) -> None:
+        """Leaders and partition counts into the queues; topics that are there may be sent to by the short way."""
+        with self.accumulator.lock:
+            for name, topic in cluster.topics.items():
+                queues = self.queues.get(name)
+                if queues is None:
+                    queues = TopicQueues(name)
+                self._update_topic(queues, topic)
+                self.queues[name] = queues
+        self._set_short_way()
+        self.sender.run()
+
+    def _update_topic(self, queues: TopicQueues, topic: TopicMetadata) -> None:
+        while queues.count < len(topic.partitions):
+            queue = PartitionQueue(self.accumulator, queues.name, queues.count)
+            queue.codec, queue.level = self._compression(queues.name)
+            queues.queues.append(queue)
+            queues.count += 1
+        for partition in topic.partitions:
+            if partition.partition < queues.count:
+                queues.queues[partition.partition].leader = partition.leader
+        if queues.available != topic.available:
+            queues.available = topic.available
+            queues.sticky = next_sticky(queues)
+
+    def _compression(self, topic: str) -> tuple[int, int | None]:
+        codec = CODEC_IDS[self.config["compression.type"]]
+        only = self.config["compressed.topics"]
+        if not codec or (only and topic not in only):
+            return 0, None
+        if codec not in DEFAULT_LEVELS:
+            return codec, None
+        level: int = self.config[f"compression.{CODEC_NAMES[codec]}.level"]
+        return codec, None if codec == GZIP and level == -1 else level
+
+    def _set_short_way(self) -> None:
+        """Which topics `send` may take without further checks."""
+        usable = self._short and not self.closed and self.fatal is None
+        if self.transactions is not None:
+            usable = usable and self.transactions.state is State.IN_TRANSACTION
+        topics = self.cluster.topics
+        self.path._topics = {name: q for name, q in self.queues.items() if name in topics} if usable else {}
+
+    def _transaction_state(self) -> None:
+        assert self.transactions is not None
+        self.path._transaction = self.transactions.number
+        self.sender.second_transactions = self.transactions.second_protocol
+        self.sender.flush_all = self.transactions.state is State.ENDING
+        self._set_short_way()
+
+    def need_transactions(self) -> Transactions:
+        if self.transactions is None:
+            raise IllegalState("transactions need a transactional.id")
+        return self.transactions
+
+    # --- send
+
+    def steps(
+        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Callback | None
+    ) -> Steps:
+        """Errors of the call itself are raised (a wrong argument, a value that cannot be serialised, a closed
+        producer); those that the cluster or the lack of room causes are the future's outcome."""
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+        record = (
+            topic
+            if isinstance(topic, ProducerRecord)
+            else ProducerRecord(topic, value, key, partition, timestamp, headers)
+        )
+        if not isinstance(record.topic, str):
+            raise TypeError(f"the topic must be text, not {type(record.topic).__name__}")
+        if record.timestamp is not None and (not isinstance(record.timestamp, int) or record.timestamp < 0):
+            raise ValueError(f"the timestamp must be milliseconds since 1970, not {record.timestamp!r}")
+        if record.partition is not None and (not isinstance(record.partition, int) or record.partition < 0):
+            raise ValueError(f"the partition must be a number of 0 or more, not {record.partition!r}")
+        if self.interceptors:
+            record = self.interceptors.on_send(record)
+        callback = self.interceptors.callback(callback)
+        try:
+            if self.fatal is not None:
+                raise self.fatal
+            if self.transactions is not None:
+                self.transactions.check_open()
+            return (yield from self._append(record, callback))
+        except (ClientClosed, IllegalState, SerializationError) as error:
+            self.interceptors.on_acknowledgement(None, error)
+            raise
+        except KafkaError as error:
+            if self.transactions is not None:
+                loop = self._loop
+                assert loop is not None
+                loop.call_soon_threadsafe(self.transactions.failed, error)
+            future = self._failed(error)
+            if callback is not None:
+                try:
+                    callback(None, error)
+                except Exception:
+                    log.exception("A callback of the producer failed")
+            return future
+
+    def _append(self, record: ProducerRecord, callback: Callback | None) -> Steps:
+        deadline = monotonic() + self._max_block
+        queues = yield from self._topic(record.topic, record.partition, deadline)
+        headers = encoded_headers(record.headers)
+        key = self._serialize("key", self._serialize_key, record.topic, record.key, record.headers)
+        value = self._serialize("value", self._serialize_value, record.topic, record.value, record.headers)
+        size = RECORD_OVERHEAD + len(headers) + len(key or b"") + len(value or b"")
+        for limit, name in (
+            (self.accumulator.max_record, "max.request.size"),
+            (self.accumulator.buffer_limit, "buffer.memory"),
+        ):
+            if size > limit:
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes, more than {name} allows ({limit})"
+                )
+        timestamp = record.timestamp if record.timestamp is not None else int(time() * 1000)
+        while True:
+            queue = queues.queues[self._partition(queues, record, key, value, size)]
+            if self.transactions is not None and queue.in_transaction != self.transactions.number:
+                with self.accumulator.lock:
+                    self.transactions.add(queue)
+            future = self.accumulator.append(queue, timestamp, key, value, headers, callback)
+            if future is not None:
+                return future  # type: ignore[no-any-return]
+            yield from self._room(deadline)
+            if self.closed:
+                raise ClientClosed("the producer was closed while send waited for room")
+
+    def _topic(self, name: str, partition: int | None, deadline: float) -> Generator[WaitForTopic, Any, TopicQueues]:
+        queues = self.queues.get(name) if name in self.cluster.topics else None
+        newer = False
+        while queues is None or (partition is not None and partition >= queues.count) or not queues.count:
+            left = deadline - monotonic()
+            if left <= 0 and queues is not None and newer:
+                raise KafkaTimeout(f"topic {name} has {queues.count} partitions, there is no partition {partition}")
+            yield WaitForTopic(name, max(0.0, left), newer)
+            queues = self.queues.get(name)
+            newer = True
+        return queues
+
+    def _room(self, deadline: float) -> Generator[WaitForRoom, Any, None]:
+        left = deadline - monotonic()
+        if self._policy == "clear":
+            self._call_on_loop(self.purge)
+            left = min(left, 1.0)
+        elif self._policy == "fail" or left <= 0:
+            accumulator = self.accumulator
+            waited = "" if self._policy == "fail" else f" for {self._max_block:g} s"
+            raise BufferExhausted(
+                f"no room{waited}: {accumulator.used} of {accumulator.buffer_limit} bytes and {accumulator.records} "
+                "records wait to be sent (buffer.memory, buffer.full.policy)"
+            )
+        yield WaitForRoom(self.accumulator, max(0.0, left))
+
+    def _call_on_loop(self, work: Callable[[], object]) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(work)
+
+    def _serialize(self, part: str, convert: Convert | None, topic: str, value: Any, headers: Any) -> Any:
+        try:
+            data = _auto.serialize(topic, value) if convert is None else convert(topic, value, headers)
+        except SerializationError:
+            raise
+        except Exception as error:
+            raise SerializationError(f"the {part} for topic {topic} cannot be serialised: {error}") from error
+        if data is None or isinstance(data, bytes):
+            return data
+        if isinstance(data, (bytearray, memoryview)):
+            return bytes(data)
+        raise SerializationError(f"the {part}'s serializer returned a {type(data).__name__}, not bytes")
+
+    def _partition(
+        self, queues: TopicQueues, record: ProducerRecord, key: bytes | None, value: bytes | None, size: int
+    ) -> int:
+        if record.partition is not None:
+            return record.partition
+        if self._partitioner is not None:
+            topic = self.cluster.topics.get(queues.name)
+            if topic is None:
+                raise KafkaTimeout(f"no metadata of topic {queues.name}")
+            found = self._partitioner.partition(queues.name, record.key, key, record.value, value, topic)
+            if not isinstance(found, int) or not 0 <= found < queues.count:
+                raise ValueError(f"the partitioner returned {found!r}; {queues.name} has {queues.count} partitions")
+            return found
+        if key is not None and not self._ignore_keys:
+            return partition_of_key(key, queues.count)
+        with self.accumulator.lock:
+            chosen = queues.sticky
+            queues.sticky_bytes += size
+            if queues.sticky_bytes >= self.accumulator.batch_size and queues.count > 1:
+                queues.sticky_bytes = 0
+                queues.sticky = next_sticky(queues)
+        return chosen
+
+    def _failed(self, error: KafkaError) -> RecordFuture:
+        """A future that is done, with an error; its record never was in a batch."""
+        batch = Batch(PartitionQueue(self.accumulator, "", -1), -1, None)
+        batch.error = error
+        batch.done = True
+        return RecordFuture(batch, 0, -1, -1, -1)
+
+    # --- what waits
+
+    def snapshot(self) -> list[Batch]:
+        """All batches that are not done, the newest last."""
+        with self.accumulator.lock:
+            return list(self.accumulator.incomplete)
+
+    async def flush(self) -> None:
+        """Until everything that was sent before has an outcome. On the loop."""
+        accumulator = self.accumulator
+        accumulator.flushing += 1
+        loop = asyncio.get_running_loop()
+        try:
+            self.sender.run()
+            for batch in reversed(self.snapshot()):
+                pending = [batch]
+                while pending:
+                    one = pending.pop()
+                    if one.parts is not None:
+                        pending += [part for _, part in one.parts]
+                    elif not one.done:
+                        waiter = loop.create_future()
+                        with accumulator.lock:
+                            waiting = one.add_waiter(partial(_set, waiter))
+                        if waiting:
+                            await waiter
+                        pending.append(one)
+        finally:
+            accumulator.flushing -= 1
+
+    def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
+        """Throw records away: those never sent (`in_queue`), and those sent and not answered yet (`in_flight`), which
+        the broker may store all the same. Their outcome is Purged. Returns how many. On the loop."""
+        count = 0
+        for batch in self.snapshot():
+            if batch.done or batch.parts is not None:
+                continue
+            if in_flight if batch.attempts else in_queue:
+                count += batch.count
+                self.sender.drop(batch, Purged("the record was purged from the producer's buffer"))
+        self.sender.run()
+        return count
+
+    def drop_unsent(self, error: KafkaError) -> None:
+        """Those that have no sequence yet: of a transaction that is aborted."""
+        for batch in self.snapshot():
+            if not batch.done and batch.parts is None and batch.base_sequence < 0:
+                self.sender.drop(batch, error)
+
+    def fail_all(self, error: KafkaError) -> None:
+        for batch in self.snapshot():
+            if not batch.done and batch.parts is None:
+                self.sender.drop(batch, error)
+        with self.accumulator.lock:
+            waiters, self.accumulator.room_waiters = self.accumulator.room_waiters, []
+        for waiter in waiters:
+            waiter()
+
+    # --- the producer id of one that is idempotent without transactions
+
+    def _need_producer_id(self) -> None:
+        if self._asking_for_id is None or self._asking_for_id.done():
+            self._asking_for_id = asyncio.ensure_future(self._get_producer_id())
+
+    async def _get_producer_id(self) -> None:
+        assert self.sequences is not None
+        backoff = Backoff(self.config["retry.backoff.ms"], self.config["retry.backoff.max.ms"])
+        failures = 0
+        while not self.sequences.known and not self.cluster.closed:
+            try:
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
+                response = await self.cluster.request(None, request)
+                if response.error_code:
+                    raise error_of(response.error_code)
+                self.sequences.set(response.producer_id, response.producer_epoch)
+            except KafkaError as error:
+                if not error.retriable:
+                    self._stop_for_good(error)
+                    return
+                failures += 1
+                await asyncio.sleep(backoff.delay(failures))
+        self.sender.run()
+
+    def _stop_for_good(self, error: KafkaError) -> None:
+        self.fatal = KafkaError(error.code, f"no producer id, which enable.idempotence needs: {error}")
+        self._set_short_way()
+        self.fail_all(self.fatal)
+
+    # --- metrics
+
+    def all_metrics(self) -> dict[str, float]:
+        accumulator = self.accumulator
+        connections = self.cluster.connections()
+        return {
+            **self.metrics.snapshot(),
+            "buffer-total-bytes": accumulator.buffer_limit,
+            "buffer-available-bytes": accumulator.buffer_limit - accumulator.used,
+            "buffer-records": accumulator.records,
+            "waiting-threads": len(accumulator.room_waiters),
+            "requests-in-flight": sum(c.in_flight for c in connections),
+            "connection-count": len(connections),
+            "connection-creation-total": self.cluster.connections_opened,
+            "outgoing-byte-total": sum(c.bytes_out for c in connections),
+            "incoming-byte-total": sum(c.bytes_in for c in connections),
+        }
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,69 @@
+"""From a closed batch to the bytes that are sent, and from those back to records when a batch has to be split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from crc32c import crc32c
+
+from kavka.client.errors import SerializationError
+from kavka.client.producer._append import Batch
+from kavka.records.batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_MASK,
+    U32,
+)
+from kavka.records.builder import encode_headers
+from kavka.records.compression import compress
+from kavka.records.reader import read_records
+from kavka.records.record import Record
+
+NO_HEADERS = b"\x00"
+
+
+def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> memoryview:
+    """The batch as it is sent, with the producer id, epoch and sequence it has now. Made once, and again only when
+    those have changed. Sets `batch.data`."""
+    signature = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    if batch.data is not None and batch.signed == signature:
+        return batch.data  # type: ignore[no-any-return]
+    if batch.data is None:
+        if codec:
+            packed = compress(codec, memoryview(batch.body)[HEADER_SIZE : batch.size], level)
+            out = bytearray(HEADER_SIZE + len(packed))
+            out[HEADER_SIZE:] = packed
+            batch.data = memoryview(out)
+        else:
+            batch.data = memoryview(batch.body)[: batch.size]
+    data: memoryview = batch.data
+    attributes = codec | (TRANSACTIONAL_MASK if transactional else 0)
+    HEADER.pack_into(
+        data, 0, 0, len(data) - LOG_OVERHEAD, -1, 2, 0, attributes, batch.count - 1, batch.base_timestamp,
+        batch.max_timestamp, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count,
+    )  # fmt: skip
+    U32.pack_into(data, CRC_POSITION, crc32c(data[ATTRIBUTES_POSITION:]))
+    batch.signed = signature
+    return data
+
+
+def records_of(batch: Batch) -> list[Record]:
+    """The records of a batch that was encoded."""
+    return list(read_records(batch.data, verify_crc=False))
+
+
+def encoded_headers(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> bytes:
+    """The headers of a record as they stand in it. SerializationError for what is none."""
+    if not headers:
+        return NO_HEADERS
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise SerializationError(f"a header is a pair of a name and bytes, not {pair!r}")
+        if pair[1] is not None and not isinstance(pair[1], (bytes, bytearray, memoryview)):
+            raise SerializationError(f"the value of header {pair[0]} must be bytes, not {type(pair[1]).__name__}")
+    return encode_headers([(name, value) for name, value in pairs])

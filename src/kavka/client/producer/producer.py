@@ -1,0 +1,214 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from kavka.client.errors import ClientClosed, KafkaTimeout
+from kavka.client.io_thread import IoThread
+from kavka.client.metadata import PartitionMetadata
+from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
+from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic
+from kavka.client.producer_config import producer_config
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+
+class Producer(SendPath):
+    """Sends records to a cluster. Safe to use from many threads; one is enough for a program.
+
+        with Producer(bootstrap_servers="localhost:9092") as producer:
+            future = producer.send("orders", key="k1", value="v1")
+            print(future.get(timeout=10).offset)
+
+    `send` (see `SendPath.send`) returns at once; records leave in batches from a thread of the producer's. Leaving the
+    `with` block, or `close()`, sends what is left. Settings: `producer_config.py`.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        settings = producer_config(config, keywords)
+        self._core = ProducerCore(settings, self._init_path)
+        self._sync = settings["producer.type"] == "sync"
+        self._max_block = settings.seconds("max.block.ms")
+        name = settings["client.id"] or "producer"
+        self._io = IoThread(f"kavka-{name}")
+        try:
+            self._io.run(self._core.start())
+        except BaseException:
+            self._io.stop()
+            raise
+
+    def _init_path(self, accumulator: Accumulator) -> SendPath:
+        SendPath.__init__(self, accumulator)
+        return self
+
+    def _send_slowly(
+        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
+    ) -> RecordFuture:
+        if not self._io.alive and not self._core.closed:
+            self._io.call_soon(lambda: None)
+        future = self._drive(self._core.steps(topic, value, key, partition, timestamp, headers, callback))
+        if self._sync:
+            future.get(None)
+        return future
+
+    def _drive(self, steps: Steps) -> RecordFuture:
+        try:
+            wait = next(steps)
+            while True:
+                try:
+                    self._wait(wait)
+                except Exception as error:
+                    wait = steps.throw(error)
+                else:
+                    wait = steps.send(None)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
+        if self._io.is_current:
+            raise KafkaTimeout("send would have to wait, and in a callback there is nobody to wait for")
+        if isinstance(wait, WaitForTopic):
+            cluster = self._core.cluster
+            if wait.newer:
+                self._io.run(_newer_metadata(cluster, wait.topic, wait.timeout))
+            else:
+                self._io.run(cluster.topic(wait.topic, wait.timeout))
+            return
+        event = Event()
+        with wait.accumulator.lock:
+            wait.accumulator.room_waiters.append(event.set)
+        # Everything that waits may be sent now, however little it is.
+        self._core._wake()
+        event.wait(wait.timeout)
+
+    # --- what waits
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent before has an outcome; batches do not wait for `linger.ms` meanwhile. Raises
+        KafkaTimeout after `timeout` seconds."""
+        core = self._core
+        if core.closed:
+            return
+        if self._io.is_current:
+            raise KafkaTimeout("flush cannot wait inside a callback")
+        deadline = None if timeout is None else monotonic() + timeout
+        accumulator = core.accumulator
+        with accumulator.lock:
+            accumulator.flushing += 1
+        try:
+            core._wake()
+            for batch in reversed(core.snapshot()):
+                _wait_for_batch(batch, accumulator, deadline)
+        finally:
+            with accumulator.lock:
+                accumulator.flushing -= 1
+
+    def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
+        """Throw away records that wait, when the broker does not answer; see `ProducerCore.purge`. Returns how many."""
+
+        async def work() -> int:
+            return self._core.purge(in_queue, in_flight)
+
+        return self._io.run(work())
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left and end. After `timeout` seconds (None: as long as it takes, 0: at once) the rest fails."""
+        if self._core.closed:
+            return
+        if self._io.is_current:
+            # From a callback nobody can wait for what is left.
+            timeout = 0.0
+            self._core.closed = True
+            self._io.loop.create_task(self._close_from_inside())
+            return
+        try:
+            self._io.run(self._core.close(timeout))
+        finally:
+            self._io.stop()
+
+    async def _close_from_inside(self) -> None:
+        await self._core.close(0.0)
+        self._io.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- the cluster
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
+        """The partitions of a topic, with their leaders and replicas."""
+        limit = self._max_block if timeout is None else timeout
+        found = self._io.run(self._core.cluster.topic(topic, limit))
+        return list(found.partitions)
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start, by Kafka's names."""
+        return self._core.all_metrics()
+
+    # --- transactions
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Once, before the first transaction: gets the producer id for `transactional.id`, and ends what an earlier
+        producer with it has left open. Timeouts here are `max.block.ms` where none is given."""
+        self._io.run(self._transactions.init(self._limit(timeout)))
+
+    def begin_transaction(self) -> None:
+        async def work() -> None:
+            self._transactions.begin()
+
+        self._io.run(work())
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit a consumer's offsets with the transaction: they count when it is committed."""
+        self._io.run(self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout)))
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Send what is left and commit. If a record failed, this raises why, and only `abort_transaction` is left."""
+        self._io.run(self._transactions.end(True, self._limit(timeout)))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """End the transaction as if it had not been; records that were not sent yet fail."""
+        self._io.run(self._transactions.end(False, self._limit(timeout)))
+
+    @property
+    def _transactions(self) -> Any:
+        if self._core.closed:
+            raise ClientClosed("the producer is closed")
+        return self._core.need_transactions()
+
+    def _limit(self, timeout: float | None) -> float:
+        return self._max_block if timeout is None else timeout
+
+
+async def _newer_metadata(cluster: Any, topic: str, timeout: float) -> None:
+    """One more answer; a topic may have got more partitions."""
+    cluster.add_topic(topic)
+    await cluster.wait_for_update(cluster.request_update(), timeout)
+
+
+def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | None) -> None:
+    while not batch.done:
+        if batch.parts is not None:
+            for _, part in batch.parts:
+                _wait_for_batch(part, accumulator, deadline)
+            return
+        event = Event()
+        with accumulator.lock:
+            waiting = batch.add_waiter(event.set)
+        left = None if deadline is None else max(0.0, deadline - monotonic())
+        if waiting and not event.wait(left):
+            raise KafkaTimeout("flush took longer than it was given")

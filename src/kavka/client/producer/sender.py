@@ -1,0 +1,518 @@
+"""The sender: takes batches out of the accumulator, sends them to the leaders, and sees each through to its outcome.
+
+It runs on the loop and is looked at (`run`) whenever something may have changed: a batch became full, an answer came, a
+connection opened, metadata changed, a timer went off. A run sends all that may be sent; a request to a broker has at
+most one batch of each partition. A partition's batches leave in their order, and stay in order when they have to be
+sent again: with idempotence by their sequences (`sequences.py`), without it when one request at most is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from kavka.client.backoff import Backoff
+from kavka.client.cluster import Cluster
+from kavka.client.config import ClientConfig
+from kavka.client.connection import Connection
+from kavka.client.errors import ClientClosed, KafkaTimeout, error_of
+from kavka.client.metadata import Node, error_code
+from kavka.client.producer._append import Accumulator, Batch, PartitionQueue
+from kavka.client.producer.completion import Completion
+from kavka.client.producer.encoding import encode_batch
+from kavka.client.producer.metrics import ProducerMetrics
+from kavka.client.producer.sequences import Sequences
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kavka.protocol.primitives import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+PRODUCE = int(ApiKey.PRODUCE)
+OLDEST_PRODUCE = 3
+"""Older versions carry older record formats, which are not written here."""
+NEWEST_WITHOUT_IDS = 12
+NEWEST_OF_FIRST_TRANSACTIONS = 11
+"""From version 12 on, a broker takes a partition into the transaction when it is first produced to."""
+
+# The leader has changed, or the answer did not come: who leads has to be asked.
+_STALE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+_NEVER = float("inf")
+
+
+class _Call:
+    """A request in flight; what `Connection` gives the answer to."""
+
+    __slots__ = ("batches", "is_done", "sender", "sent_at", "topic_names", "version")
+
+    def __init__(
+        self, sender: Sender, batches: list[Batch], topic_names: dict[UUID, str], version: int, sent_at: float
+    ) -> None:
+        self.sender = sender
+        self.batches = batches
+        self.topic_names = topic_names
+        self.version = version
+        self.sent_at = sent_at
+        self.is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def set_result(self, result: Any) -> None:
+        self.is_done = True
+        self.sender.answered(self, result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.is_done = True
+        self.sender.unanswered(self, exception)
+
+
+class Sender:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        config: ClientConfig,
+        sequences: Sequences | None,
+        completion: Completion,
+        metrics: ProducerMetrics,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._sequences = sequences
+        self._completion = completion
+        self._metrics = metrics
+        self._linger = config.seconds("linger.ms")
+        self._acks = -1 if config["acks"] == "all" else int(config["acks"])
+        self._max_in_flight = config["max.in.flight.requests.per.connection"]
+        self._max_request = config["max.request.size"]
+        self._retries = config["retries"]
+        self._request_timeout_ms = config["request.timeout.ms"]
+        self._delivery_timeout = config.seconds("delivery.timeout.ms")
+        self._backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
+        self._transactional_id: str | None = config["transactional.id"]
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._expiry: asyncio.TimerHandle | None = None
+        self._running = False
+        self._stopped = False
+        # Hooks of the transaction manager.
+        self.may_send: Callable[[PartitionQueue], bool] = lambda queue: True
+        self.need_producer_id: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[KafkaError], None] = lambda error: None
+        self.on_doubt: Callable[[], None] = lambda: None
+        self.second_transactions = False
+        self.flush_all = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._cluster.on_connected(lambda node_id: self.run())
+        self._look_at_deadlines()
+
+    def stop(self) -> None:
+        """Send nothing more. Batches that are not done stay as they are."""
+        self._stopped = True
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+
+    # --- what to send
+
+    def run(self) -> None:
+        """Send all that may be sent now. Only on the loop."""
+        accumulator = self._accumulator
+        accumulator.awake = False
+        if self._running or self._stopped or not accumulator.pending:
+            return
+        self._running = True
+        try:
+            if not self._ready_to_number():
+                return
+            next_time = self._send_all()
+            if next_time < _NEVER:
+                self._set_timer(next_time)
+        except Exception:
+            log.exception("The sender failed; it goes on")
+            self._set_timer(monotonic() + 0.1)
+        finally:
+            self._running = False
+
+    def _ready_to_number(self) -> bool:
+        sequences = self._sequences
+        if sequences is None:
+            return True
+        if sequences.resolve():
+            self.on_doubt()
+        sequences.bump()
+        if not sequences.known:
+            self.need_producer_id()
+            return sequences.known
+        return True
+
+    def _send_all(self) -> float:
+        """Requests until no broker takes more. Returns when to look again for what only waits for time."""
+        while True:
+            # Per broker: its connection while it takes requests, or None.
+            brokers: dict[int, Connection | None] = {}
+            chosen, next_time = self._choose(brokers)
+            if not chosen:
+                return next_time
+            for node_id, batches in chosen.items():
+                connection = brokers[node_id]
+                assert connection is not None
+                self._send(connection, batches)
+
+    def _choose(self, brokers: dict[int, Connection | None]) -> tuple[dict[int, list[Batch]], float]:
+        accumulator, sequences, linger = self._accumulator, self._sequences, self._linger
+        chosen: dict[int, list[Batch]] = {}
+        sizes: dict[int, int] = {}
+        next_time = _NEVER
+        now = monotonic()
+        with accumulator.lock:
+            hurry = accumulator.flushing or accumulator.closed or accumulator.room_waiters or self.flush_all
+            for queue in list(accumulator.pending):
+                head = queue.batches[0]
+                if head.attempts:
+                    ready_at = queue.retry_at
+                elif hurry or head is not queue.tail or head.size >= queue.target:
+                    ready_at = 0.0
+                else:
+                    ready_at = head.created + linger
+                if ready_at > now:
+                    next_time = min(next_time, ready_at)
+                    continue
+                leader = queue.leader
+                if leader not in brokers:
+                    brokers[leader] = self._connection(leader)
+                if brokers[leader] is None:
+                    continue
+                if sequences is not None:
+                    if not sequences.may_send(queue, head):
+                        continue
+                elif self._max_in_flight == 1 and queue.in_flight:
+                    continue
+                if not self.may_send(queue):
+                    continue
+                size = sizes.get(leader, 0)
+                if size and size + head.size > self._max_request:
+                    continue
+                sizes[leader] = size + head.size
+                self._take(queue, head)
+                chosen.setdefault(leader, []).append(head)
+        return chosen, next_time
+
+    def _connection(self, node_id: int) -> Connection | None:
+        """The connection, if a request may be sent over it now. Something will call `run` when that changes."""
+        if node_id < 0 or node_id not in self._cluster.nodes:
+            self._cluster.request_update()
+            return None
+        connection = self._cluster.ready_connection(node_id)
+        if connection is None or connection.in_flight >= self._max_in_flight:
+            return None
+        now = monotonic()
+        if connection.throttled_until > now:
+            self._set_timer(connection.throttled_until)
+            return None
+        if not connection.writable:
+            self._set_timer(now + 0.001)
+            return None
+        return connection
+
+    def _take(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Out of its queue, closed, with its sequence. Under the lock."""
+        queue.batches.popleft()
+        if batch is queue.tail:
+            queue.tail = None
+        # The others come first the next time.
+        del self._accumulator.pending[queue]
+        if queue.batches:
+            self._accumulator.pending[queue] = None
+        batch.in_flight = True
+        if self._sequences is not None:
+            self._sequences.assign(queue, batch)
+        else:
+            queue.in_flight.append(batch)
+
+    # --- sending
+
+    def _send(self, connection: Connection, batches: list[Batch]) -> None:
+        now = monotonic()
+        metrics = self._metrics
+        topics: dict[str, TopicProduceData] = {}
+        names: dict[UUID, str] = {}
+        try:
+            highest = None
+            if self._transactional_id is not None and not self.second_transactions:
+                highest = NEWEST_OF_FIRST_TRANSACTIONS
+            version = connection.version_of(PRODUCE, highest)
+            if version < OLDEST_PRODUCE:
+                raise error_of(
+                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} is older than the record format of today"
+                )
+            for batch in batches:
+                queue = batch.queue
+                topic = topics.get(queue.topic)
+                if topic is None:
+                    known = self._cluster.topics.get(queue.topic)
+                    topic_id = ZERO_UUID if known is None else known.topic_id
+                    topic = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)
+                    names[topic_id] = queue.topic
+                if batch.data is None:
+                    metrics.batches += 1
+                    metrics.batch_bytes += batch.size
+                    metrics.queue_time += now - batch.created
+                    data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
+                    metrics.compressed_bytes += len(data)
+                    if queue.codec:
+                        self._completion.shrink(batch, len(data))
+                else:
+                    data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
+                topic.partition_data.append(PartitionProduceData(index=queue.partition, records=data))
+            if ZERO_UUID in names:
+                version = min(version, NEWEST_WITHOUT_IDS)
+            request = ProduceRequest(
+                transactional_id=self._transactional_id,
+                acks=self._acks,
+                timeout_ms=self._request_timeout_ms,
+                topic_data=list(topics.values()),
+            )
+            call = _Call(self, batches, names, version, now)
+            for batch in batches:
+                batch.attempts += 1
+            metrics.requests += 1
+            if self._acks == 0:
+                connection.send_one_way(request, version)
+                for batch in batches:
+                    self._stored(batch, -1, -1)
+            else:
+                connection.send_to(request, version, call, self._request_timeout_ms / 1000)
+        except KafkaError as error:
+            for batch in batches:
+                self._refused(batch, error.code, str(error), certain=not batch.attempts)
+        except Exception as error:
+            log.exception("A produce request could not be made")
+            for batch in batches:
+                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be sent: {error!r}")
+
+    # --- answers
+
+    def answered(self, call: _Call, response: ProduceResponse) -> None:
+        metrics = self._metrics
+        latency = monotonic() - call.sent_at
+        metrics.responses += 1
+        metrics.latency += latency
+        metrics.latency_max = max(metrics.latency_max, latency)
+        metrics.throttle += response.throttle_time_ms
+        waiting = {(batch.queue.topic, batch.queue.partition): batch for batch in call.batches}
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        for topic in response.responses:
+            name = topic.name if call.version <= NEWEST_WITHOUT_IDS else call.topic_names.get(topic.topic_id, "")
+            for answer in topic.partition_responses:
+                batch = waiting.pop((name, answer.index), None)
+                if batch is None or batch.done or batch.parts is not None:
+                    continue
+                if answer.error_code == 0:
+                    self._stored(batch, answer.base_offset, answer.log_append_time_ms)
+                    continue
+                leader = answer.current_leader
+                if leader.leader_id >= 0:
+                    self._cluster.update_leader(name, answer.index, leader.leader_id, leader.leader_epoch, nodes)
+                self._refused(
+                    batch,
+                    error_code(answer.error_code),
+                    answer.error_message,
+                    answer.log_start_offset,
+                    {r.batch_index: r.batch_index_error_message for r in answer.record_errors},
+                )
+        for batch in waiting.values():
+            if not batch.done and batch.parts is None:
+                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer leaves the batch out")
+        self.run()
+
+    def unanswered(self, call: _Call, error: BaseException) -> None:
+        """The connection broke: the broker may have the batches or not."""
+        closed = isinstance(error, ClientClosed)
+        for batch in call.batches:
+            if not batch.done and batch.parts is None:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if closed else ErrorCode.NETWORK_EXCEPTION
+                self._refused(batch, code, str(error), certain=False)
+        if not closed:
+            self._loop.call_soon(self.run)
+
+    def _stored(self, batch: Batch, base_offset: int, log_append_time: int) -> None:
+        if self._sequences is not None:
+            self._sequences.stored(batch, base_offset)
+        elif batch in batch.queue.in_flight:
+            batch.queue.in_flight.remove(batch)
+        self._metrics.records += batch.count
+        self._completion.finish(batch, base_offset, log_append_time, None, reuse=self._acks != 0)
+
+    def _refused(
+        self,
+        batch: Batch,
+        code: ErrorCode,
+        message: str | None,
+        log_start_offset: int = -1,
+        record_errors: dict[int, str | None] | None = None,
+        certain: bool = True,
+    ) -> None:
+        """Send again, split, or give up."""
+        queue, sequences = batch.queue, self._sequences
+        batch.in_flight = False
+        if code in _STALE:
+            self._cluster.request_update()
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # The broker has it, from longer ago than it remembers offsets.
+            self._stored(batch, -1, -1)
+            return
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+            self._split(batch)
+            return
+        may_retry = batch.attempts <= self._retries and monotonic() < batch.created + self._delivery_timeout
+        if may_retry and self._is_retriable(batch, code, log_start_offset):
+            self._metrics.record_retries += batch.count
+            queue.retry_at = monotonic() + self._backoff.delay(batch.attempts)
+            log.debug("%s-%d: %s, sending again", queue.topic, queue.partition, code.name)
+            self._put_back(queue, [batch])
+            return
+        if sequences is None and batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        error = error_of(code, message)
+        self.on_failure(error)
+        if sequences is not None:
+            if certain and may_retry:
+                sequences.failed(batch, code, certain=True)
+            else:
+                # Out of attempts: the broker may have taken one of them.
+                sequences.given_up(batch)
+        self.give_up(batch, error, record_errors, reuse=certain)
+
+    def _is_retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+        if self._sequences is not None and batch.base_sequence >= 0:
+            return self._sequences.retriable(batch, code, log_start_offset)
+        return KafkaError(code).retriable
+
+    def give_up(
+        self, batch: Batch, error: KafkaError, record_errors: dict[int, str | None] | None = None, reuse: bool = False
+    ) -> None:
+        """The outcome is an error. Where the broker names the records that it did not like, the others get to know that
+        they were only in bad company."""
+        queue = batch.queue
+        errors: dict[int, KafkaError] | None = None
+        if record_errors:
+            errors = {i: KafkaError(error.code, text or error.message) for i, text in record_errors.items()}
+            error = KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"{queue.topic}-{queue.partition}: other records of the batch were refused: {error.message}",
+            )
+        self._metrics.record_errors += batch.count
+        self._completion.finish(batch, -1, -1, error, errors, reuse=reuse)
+
+    def _put_back(self, queue: PartitionQueue, batches: Iterable[Batch]) -> None:
+        """To where they were: in front, in the order of their sequences (without sequences, of their making)."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            for batch in batches:
+                batch.in_flight = False
+                if self._sequences is None and batch in queue.in_flight:
+                    queue.in_flight.remove(batch)
+                place = 0
+                for other in queue.batches:
+                    if not other.attempts or (other.number, other.first) > (batch.number, batch.first):
+                        break
+                    place += 1
+                queue.batches.insert(place, batch)
+            accumulator.pending[queue] = None
+
+    def _split(self, batch: Batch) -> None:
+        """Too large for the topic: smaller batches of the same records, with the same sequences."""
+        self._metrics.batch_splits += 1
+        parts = self._completion.split(batch)
+        queue = batch.queue
+        if self._sequences is not None and batch.base_sequence >= 0:
+            self._sequences.replace(batch, parts)
+        elif batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        queue.retry_at = 0.0
+        for part in parts:
+            part.attempts = batch.attempts
+        self._put_back(queue, parts)
+
+    # --- time
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(0.0, at - monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = _NEVER
+        self.run()
+
+    def _look_at_deadlines(self) -> None:
+        """Batches that took longer than `delivery.timeout.ms`, sent or not."""
+        if self._stopped:
+            return
+        self._expiry = self._loop.call_later(min(1.0, max(0.02, self._delivery_timeout / 20)), self._look_at_deadlines)
+        before = monotonic() - self._delivery_timeout
+        late: list[Batch] = []
+        with self._accumulator.lock:
+            for batch in self._accumulator.incomplete:
+                if batch.created > before:
+                    break
+                if batch.parts is None:
+                    late.append(batch)
+        for batch in late:
+            self._expire(batch)
+        if late:
+            self.run()
+
+    def _expire(self, batch: Batch) -> None:
+        queue = batch.queue
+        if batch.done:
+            return
+        waited = monotonic() - batch.created
+        was_sent = batch.attempts > 0
+        error = KafkaTimeout(
+            f"{queue.topic}-{queue.partition}: {batch.count} records were not "
+            f"{'acknowledged' if was_sent else 'sent'} within {waited:.1f} s (delivery.timeout.ms)"
+        )
+        self.drop(batch, error)
+        self.on_failure(error)
+
+    def drop(self, batch: Batch, error: KafkaError) -> None:
+        """End a batch from this side: it is late, or purged. One that was sent leaves a doubt about its sequence."""
+        queue = batch.queue
+        with self._accumulator.lock:
+            if batch in queue.batches:
+                queue.batches.remove(batch)
+                if batch is queue.tail:
+                    queue.tail = None
+                if not queue.batches:
+                    self._accumulator.pending.pop(queue, None)
+        if self._sequences is not None and batch.base_sequence >= 0:
+            self._sequences.given_up(batch)
+        elif batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        self.give_up(batch, error)
