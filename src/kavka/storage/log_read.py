@@ -35,14 +35,17 @@ class LogRead:
     memory, so written lately and almost surely still in the page cache.
     """
 
-    __slots__ = ("_limit", "_segment", "first_batch_size", "recent", "slice")
+    __slots__ = ("_is_cut", "_limit", "_segment", "first_batch_size", "recent", "slice")
 
-    def __init__(self, slice: FileSlice, first_batch_size: int, recent: bool, segment: LogSegment, limit: int) -> None:
+    def __init__(
+        self, slice: FileSlice, first_batch_size: int, recent: bool, segment: LogSegment, limit: int, is_cut: bool
+    ) -> None:
         self.slice = slice
         self.first_batch_size = first_batch_size
         self.recent = recent
         self._segment = segment
         self._limit = limit
+        self._is_cut = is_cut
 
     @property
     def position(self) -> int:
@@ -51,6 +54,14 @@ class LogRead:
     @property
     def first_batch_complete(self) -> bool:
         return self.slice.size >= self.first_batch_size
+
+    def end_offset(self) -> int:
+        """The offset after the last whole batch of the slice. For what is neither recent nor read to its end, about
+        that; -1 where nothing can be said."""
+        if not self._is_cut:
+            return self._limit
+        last = self._segment.last_offset_before(self.slice.position + self.slice.size)
+        return -1 if last is None else last + 1
 
     def upper_bound(self) -> int:
         """An offset that no record of the slice reaches, near its end: what aborted transactions are asked for with."""
@@ -106,7 +117,7 @@ class LogReading(LogState):
         position, first_size = found
         if min_one_batch and max_bytes < first_size:
             max_bytes = first_size
-        size = end - position
+        available = size = end - position
         if size > max_bytes:
             size = max_bytes
         if size <= 0:
@@ -118,6 +129,7 @@ class LogReading(LogState):
             bool(recent) and position >= recent[0],
             segment,
             limit if number == -1 else min(limit, self.segments[number + 1].base_offset),
+            size < available,
         )
 
     def _end_position(self, segment: LogSegment, number: int, limit: int, nowait: bool) -> int:

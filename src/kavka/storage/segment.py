@@ -252,14 +252,20 @@ class LogSegment:
             n = bisect_left(positions, position)
             return self.recent_last[n] if n < len(positions) else None
         index = self.offset_index
-        low, high = 0, index.entries
-        while low < high:
-            middle = (low + high) >> 1
-            if index.entry(middle)[1] < position:
-                low = middle + 1
-            else:
-                high = middle
-        return index.entry(low)[0] if low < index.entries else None
+        n = bisect_left(range(index.entries), position, key=lambda entry: index.entry(entry)[1])
+        return index.entry(n)[0] if n < index.entries else None
+
+    def last_offset_before(self, position: int) -> int | None:
+        """The last offset of the batches that end at or before `position`, from memory; from the index, about that."""
+        positions = self.recent_positions
+        if positions and position > positions[0]:
+            n = bisect_left(positions, position)
+            whole = position >= self.file.size if n == len(positions) else positions[n] == position
+            n -= 1 if whole else 2
+            return self.recent_last[n] if n >= 0 else None
+        index = self.offset_index
+        n = bisect_left(range(index.entries), position, key=lambda entry: index.entry(entry)[1])
+        return index.entry(n - 1)[0] if n else None
 
     def batches(self, position: int = 0, chunk: int = FAR) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of every batch from the one at `position` on."""
