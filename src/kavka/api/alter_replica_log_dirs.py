@@ -19,7 +19,19 @@ from kavka.protocol.messages.alter_replica_log_dirs import (
 )
 
 
-@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2))
+def _on_error(request: AlterReplicaLogDirsRequest, version: int, error: KafkaError) -> AlterReplicaLogDirsResponse:
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
+            result.partitions += [
+                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(error.code))
+                for index in topic.partitions
+            ]
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+@handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:

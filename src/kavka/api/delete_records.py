@@ -21,7 +21,24 @@ from kavka.protocol.messages.delete_records import (
 NO_WATERMARK = -1
 
 
-@handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
+def _on_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=asked.partition_index, low_watermark=NO_WATERMARK, error_code=int(error.code)
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.DELETE_RECORDS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     for topic in request.topics:
@@ -32,6 +49,9 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
                 answer.low_watermark = _delete(ctx, topic.name, asked)
             except KafkaError as error:
                 answer.error_code = int(error.code)
+            except OSError as error:
+                failure = ctx.broker.replica_manager.note_disk_failure(topic.name, asked.partition_index, error)
+                answer.error_code = int(failure.code)
             answers.append(answer)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
     return response

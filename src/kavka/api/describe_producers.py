@@ -15,7 +15,22 @@ from kavka.protocol.messages.describe_producers import (
 )
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def _on_error(request: DescribeProducersRequest, version: int, error: KafkaError) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    PartitionResponse(partition_index=index, error_code=int(error.code), error_message=error.message)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), on_error=_on_error)
 def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     for topic in request.topics:

@@ -40,20 +40,46 @@ from kavka.records.convert import down_convert
 from kavka.replication.partition import READ_COMMITTED, Partition
 from kavka.replication.waiting import FetchWaiter
 from kavka.storage.file_slice import FileSlice
+from kavka.storage.log_config import LogConfig
 from kavka.storage.log_read import ColdRead
 from kavka.storage.page_cache import is_resident, warm
 
 NO_LIMIT = 0x7FFFFFFF
 EMPTY = b""
+# Data that was warmed may be gone from the page cache again before it is looked at.
+WARMING_ROUNDS = 64
+KNOWS_ZSTD = 10
 
 Result = tuple[FetchPartition, PartitionData, int]
 
 
-@handles(ApiKey.FETCH, versions=(0, 18))
+def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
+    """Before v13 clients look at the partitions, from v7 on (incremental answers may have none) also above them."""
+    response = FetchResponse(error_code=int(error.code), session_id=request.session_id)
+    if version < 13:
+        response.responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    PartitionData(
+                        partition_index=asked.partition, error_code=int(error.code), high_watermark=-1, records=EMPTY
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    return response
+
+
+@handles(ApiKey.FETCH, versions=(0, 18), on_error=_on_error)
 def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     broker = ctx.broker
     by_id = ctx.version >= 13
-    context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name)
+    try:
+        context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name)
+    except KafkaError as error:
+        return FetchResponse(error_code=int(error.code))
     fetch = _Fetch(ctx, request, context)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.enough(results):
@@ -64,18 +90,30 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
 class _Fetch:
     """One fetch request while it is served: read, perhaps wait and read again, then answer."""
 
-    __slots__ = ("_by_id", "_cold", "_cold_headers", "_context", "_ctx", "_isolation", "_max_bytes", "_request")
+    __slots__ = (
+        "_by_id",
+        "_cold",
+        "_cold_headers",
+        "_context",
+        "_ctx",
+        "_isolation",
+        "_max_bytes",
+        "_messages",
+        "_min_bytes",
+    )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext) -> None:
         self._ctx = ctx
-        self._request = request
         self._context = context
         self._by_id = ctx.version >= 13
         self._isolation = request.isolation_level if ctx.version >= 4 else 0
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
         # What has to be warmed before the answer is sent; and, for the second, before it can even be found.
-        self._cold: list[FileSlice] = []
-        self._cold_headers: list[FileSlice] = []
+        self._cold: list[tuple[FetchPartition, FileSlice]] = []
+        self._cold_headers: list[tuple[FetchPartition, FileSlice]] = []
+        # How many records were found, for the metrics.
+        self._messages: dict[FetchPartition, int] = {}
 
     # ---- reading
 
@@ -87,6 +125,7 @@ class _Fetch:
         min_one = self._ctx.version >= 3
         self._cold.clear()
         self._cold_headers.clear()
+        self._messages.clear()
         for asked in self._context.partitions:
             data = PartitionData(partition_index=asked.index, records=EMPTY)
             size = 0
@@ -95,7 +134,9 @@ class _Fetch:
             except KafkaError as error:
                 self._refuse(asked, data, error)
             except ColdRead as cold:
-                self._cold_headers.append(cold.slice)
+                self._cold_headers.append((asked, cold.slice))
+            except OSError as error:
+                self._refuse(asked, data, self._disk_failed(asked, error))
             if size:
                 min_one = False
                 left = max(0, left - size)
@@ -117,6 +158,8 @@ class _Fetch:
             if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                 return 0
+        if self._ctx.version < KNOWS_ZSTD:
+            self._check_format(log.config)
         found = partition.read(asked.fetch_offset, min(asked.max_bytes, left), self._isolation, min_one)
         if self._isolation == READ_COMMITTED:
             data.aborted_transactions = []
@@ -124,17 +167,26 @@ class _Fetch:
             data.aborted_transactions = None
         if found is None:
             return 0
+        if not found.first_batch_complete and self._ctx.version >= 3:
+            # The bytes allowed are used up. Clients of these versions take a part of a batch for a broken log.
+            return 0
         if self._isolation == READ_COMMITTED:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
                 for txn in log.aborted_transactions(asked.fetch_offset, found.upper_bound())
             ]
         data.records = found.slice
-        size = len(found.slice)
-        partition.metrics.bytes_out.value += size
+        self._messages[asked] = found.end_offset() - asked.fetch_offset
         if not found.recent and not is_resident(found.slice):
-            self._cold.append(found.slice)
-        return size
+            self._cold.append((asked, found.slice))
+        return len(found.slice)
+
+    def _check_format(self, config: LogConfig) -> None:
+        """Whether an old client can be given what the topic holds."""
+        if config.compression_type == "zstd":
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if self._ctx.version < 4 and not config.message_downconversion_enable:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _partition(self, asked: FetchPartition) -> Partition:
         if self._by_id and not asked.topic:
@@ -150,8 +202,7 @@ class _Fetch:
     def _refuse(self, asked: FetchPartition, data: PartitionData, error: KafkaError) -> None:
         broker = self._ctx.broker
         data.error_code = int(error.code)
-        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            data.high_watermark = -1
+        data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
         partition = broker.replica_manager.partitions.get((asked.topic, asked.index))
         if partition is not None:
             partition.metrics.failed_fetches.value += 1
@@ -163,6 +214,9 @@ class _Fetch:
             if state is not None:
                 data.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
 
+    def _disk_failed(self, asked: FetchPartition, error: OSError) -> KafkaError:
+        return self._ctx.broker.replica_manager.note_disk_failure(asked.topic, asked.index, error)
+
     # ---- waiting
 
     def enough(self, results: list[Result]) -> bool:
@@ -172,7 +226,10 @@ class _Fetch:
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 return True
             total += size
-        return not results or total >= self._request.min_bytes or bool(self._cold_headers)
+        if not results or total >= self._min_bytes or self._cold_headers:
+            return True
+        # What was found may be little only because the segment ends there.
+        return total > 0 and self.ready()
 
     def waiting_on(self) -> list[Partition]:
         partitions = self._ctx.broker.replica_manager.partitions
@@ -180,11 +237,14 @@ class _Fetch:
         return [partition for partition in found if partition is not None]
 
     def ready(self) -> bool:
+        """Whether reading again would give enough, or an error."""
         partitions = self._ctx.broker.replica_manager.partitions
-        left = self._request.min_bytes
+        left = self._min_bytes
         for asked in self._context.partitions:
             partition = partitions.get((asked.topic, asked.index))
-            if partition is None:
+            if partition is None or partition.log is None:
+                return True
+            if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
                 return True
             left -= min(partition.readable_bytes(asked.fetch_offset, self._isolation), asked.max_bytes)
             if left <= 0:
@@ -203,13 +263,17 @@ class _Fetch:
         return self._build(results)
 
     async def _answer_from_worker(self, results: list[Result]) -> FetchResponse:
-        run = self._ctx.broker.run_in_worker
-        while self._cold_headers:
-            for piece in list(self._cold_headers):
-                await run(warm, piece)
+        for _ in range(WARMING_ROUNDS):
+            read_again = bool(self._cold_headers)
+            for asked, piece in [*self._cold_headers, *self._cold]:
+                try:
+                    await self._ctx.broker.run_in_worker(warm, piece)
+                except OSError as error:
+                    self._disk_failed(asked, error)
+                    read_again = True
+            if not read_again:
+                break
             results = self.read()
-        for piece in list(self._cold):
-            await run(warm, piece)
         if self._ctx.version < 4:
             for asked, data, size in results:
                 if size:
@@ -245,16 +309,24 @@ class _Fetch:
     def _build(self, results: list[Result]) -> FetchResponse:
         response = FetchResponse(session_id=self._context.session_id)
         topics: dict[Any, FetchableTopicResponse] = {}
-        for asked, data, _ in self._context.to_tell(results):
+        for asked, data, size in self._context.to_tell(results):
             key = asked.topic_id if self._by_id else asked.topic
             topic = topics.get(key)
             if topic is None:
                 topic = topics[key] = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
                 response.responses.append(topic)
             topic.partitions.append(data)
+            if size:
+                self._count(asked, data)
             if self._ctx.version >= 16 and data.current_leader.leader_id >= 0:
                 self._add_node(response, data.current_leader.leader_id)
         return response
+
+    def _count(self, asked: FetchPartition, data: PartitionData) -> None:
+        partition = self._ctx.broker.replica_manager.partitions.get((asked.topic, asked.index))
+        if partition is not None:
+            partition.metrics.bytes_out.value += len(data.records)
+            partition.metrics.messages_out.value += max(0, self._messages.get(asked, 0))
 
     def _add_node(self, response: FetchResponse, node_id: int) -> None:
         cache = self._ctx.broker.metadata_cache

@@ -39,7 +39,22 @@ CONSUMER = -1
 NOT_FOUND = -1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(0, 11))
+def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=int(error.code))
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=(0, 11), on_error=_on_error)
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     seen: dict[tuple[str, int], int] = {}
     for topic in request.topics:
@@ -57,6 +72,9 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsRespo
                 _answer(ctx, request, topic.name, asked, answer)
             except KafkaError as error:
                 answer.error_code = int(error.code)
+            except OSError as error:
+                failure = ctx.broker.replica_manager.note_disk_failure(topic.name, asked.partition_index, error)
+                answer.error_code = int(failure.code)
             answers.append(answer)
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return response

@@ -19,11 +19,12 @@ buffer itself; the bytes are written when all requests of this turn of the loop 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kavka.api import transactional_produce
 from kavka.api.context import RequestContext
-from kavka.api.registry import handles
+from kavka.api.registry import as_kafka_error, handles
 from kavka.api.transactional_produce import Leader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
@@ -39,6 +40,8 @@ from kavka.protocol.messages.produce import (
 from kavka.records.validate import InvalidRecordError
 from kavka.replication.waiting import ProduceWaiter
 
+log = logging.getLogger(__name__)
+
 VALID_ACKS = (-1, 0, 1)
 
 
@@ -46,7 +49,27 @@ class ConnectionMustClose(Exception):
     """A produce with acks=0 failed: with no answer to put the error in, Kafka closes the connection."""
 
 
-@handles(ApiKey.PRODUCE, versions=(0, 13))
+def _on_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse:
+    if request.acks == 0:
+        raise ConnectionMustClose
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index, error_code=int(error.code), error_message=error.message, base_offset=-1
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+@handles(ApiKey.PRODUCE, versions=(0, 13), on_error=_on_error)
 def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
     if request.transactional_id is not None:
         return transactional_produce.produce(ctx, request, _append)
@@ -80,6 +103,11 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
             except KafkaError as error:
                 _refuse(ctx, response, answer, name, error)
                 continue
+            except Exception as error:
+                # One partition's trouble is not the others': they may have been staged already.
+                log.exception("An append to %s-%d failed", name, data.index)
+                _refuse(ctx, response, answer, name, as_kafka_error(error))
+                continue
             answer.base_offset = info.first_offset
             answer.log_append_time_ms = info.append_time
             answer.log_start_offset = info.log_start_offset
@@ -106,7 +134,12 @@ def _wait(ctx: RequestContext, request: ProduceRequest, response: ProduceRespons
         if answer.error_code == 0 and partition.must_wait(end_offset, request.acks):
             waiter = waiter or ProduceWaiter(response)
             waiter.add(partition, end_offset, request.acks == -1, answer)
-    return waiter.start(request.timeout_ms) if waiter else response
+    if waiter is None:
+        return response
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None  # they are written; whoever keeps the request must not keep the bytes
+    return waiter.start(request.timeout_ms)
 
 
 def _refuse(

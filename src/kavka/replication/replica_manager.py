@@ -110,6 +110,7 @@ class ReplicaManager:
                 answer.error_code = int(error.code)
                 answer.error_message = error.message
                 answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
+                partition.metrics.failed_produces.value += 1
         for partition, error in failed.items():
             self._on_storage_failure(partition, error.__cause__ or error)
 
@@ -196,10 +197,13 @@ class ReplicaManager:
 
     # ---- failing disks, moved logs
 
-    def note_read_failure(self, partition: Partition, error: OSError) -> None:
-        """A disk that cannot be read fails like one that cannot be written."""
-        log.error("Cannot read %s: %s", partition.topic_partition, error)
-        self._on_storage_failure(partition, error)
+    def note_disk_failure(self, topic: str, index: int, error: OSError) -> KafkaError:
+        """For a request that met the error, other than in an append: what it is to answer."""
+        partition = self.partitions.get((topic, index))
+        if partition is not None:
+            log.error("The disk of %s does not answer: %s", partition.topic_partition, error)
+            self._on_storage_failure(partition, error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _on_storage_failure(self, partition: Partition, error: BaseException) -> None:
         if partition.log is not None:
