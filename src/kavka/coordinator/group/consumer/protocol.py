@@ -269,8 +269,9 @@ class ConsumerProtocol:
     def update_member(self, change: Change, member: Member, subscription: Subscription) -> bool:
         """Whether the member now subscribes to something else."""
         group_id, member_id = change.group.group_id, member.member_id
-        assignor = change.group.preferred_assignor(self.default_assignor)
         old = member.subscription
+        votes = subscription.assignor != old.assignor
+        assignor = change.group.preferred_assignor(self.default_assignor) if votes else ""
         if subscription != old or member_id not in change.group.members:
             change.add(MemberRecord(group_id, member_id, subscription))
         names_changed = subscription.topics != old.topics
@@ -279,7 +280,7 @@ class ConsumerProtocol:
             change.group.epoch == 0
             or names_changed
             or pattern_changed
-            or assignor != change.group.preferred_assignor(self.default_assignor)
+            or (votes and assignor != change.group.preferred_assignor(self.default_assignor))
         )
         version = self.topics.version
         if pattern_changed or (self._seen.get(group_id) != version and change.group.used_patterns()):

@@ -1,0 +1,177 @@
+"""The requests of the new protocol over their bytes, with the broker's own metadata."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kavka.common.errors import ErrorCode
+from kavka.coordinator.group.consumer.topics import CachedTopics, metadata_hash
+from kavka.metadata.features import GROUP_VERSION, SUPPORTED, Features, Levels
+from kavka.metadata.paths import BrokerRegistration
+from kavka.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kavka.protocol.messages.describe_groups import DescribeGroupsRequest
+from kavka.protocol.messages.list_groups import ListGroupsRequest
+from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kavka.protocol.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from kavka.replication.metadata_cache import LEADER_DURING_DELETION, MetadataCache
+from tests.unit.coordinator.test_group_requests import TOPIC_ID, Services, commit, with_services
+
+
+def heartbeat(epoch: int = 0, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+    options: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    if epoch == 0:
+        options |= {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    return ConsumerGroupHeartbeatRequest(member_epoch=epoch, **(options | fields))
+
+
+def offer(services: Any, level: int = 1) -> None:
+    services.features = SimpleNamespace(level=lambda name: level if name == GROUP_VERSION else 0)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
+    async def main(services: Services) -> None:
+        offer(services)
+        response = await services.ask(heartbeat(), version)
+        assert (response.error_code, response.member_id, response.member_epoch) == (0, "m", 1)
+        (topic,) = response.assignment.topic_partitions
+        assert (topic.topic_id, topic.partitions) == (TOPIC_ID, [0, 1, 2])
+        request = ConsumerGroupDescribeRequest(group_ids=["g", "other", ""], include_authorized_operations=True)
+        described = (await services.ask(request, version)).groups
+        codes = [ErrorCode(group.error_code) for group in described]
+        assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID]
+        (member,) = described[0].members
+        assert (member.client_id, member.client_host, member.member_epoch) == ("client", "10.0.0.1", 1)
+        assert member.assignment.topic_partitions[0].topic_name == "orders"
+        assert member.member_type == (1 if version else -1)
+        assert described[0].authorized_operations > 0
+        again = await services.ask(heartbeat(1), version)
+        assert (again.error_code, again.assignment) == (0, None)
+
+    with_services(main)()
+
+
+@with_services
+async def test_errors_come_with_their_message(services: Services) -> None:
+    offer(services)
+    response = await services.ask(heartbeat(5), 1)
+    assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert "g not found" in response.error_message
+
+
+@with_services
+async def test_it_is_not_served_while_some_broker_cannot(services: Services) -> None:
+    offer(services, 0)
+    response = await services.ask(heartbeat(), 1)
+    assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_VERSION
+
+
+@with_services
+async def test_groups_of_the_new_protocol_are_listed_but_not_described_as_classic_ones(services: Services) -> None:
+    offer(services)
+    await services.ask(heartbeat(), 1)
+    (listed,) = (await services.ask(ListGroupsRequest(types_filter=["Consumer"]), 5)).groups
+    assert (listed.group_id, listed.group_state, listed.group_type) == ("g", "Stable", "consumer")
+    assert not (await services.ask(ListGroupsRequest(types_filter=["classic"]), 5)).groups
+    for version, code in ((6, ErrorCode.GROUP_ID_NOT_FOUND), (5, ErrorCode.NONE)):
+        (described,) = (await services.ask(DescribeGroupsRequest(groups=["g"]), version)).groups
+        assert (ErrorCode(described.error_code), described.group_state) == (code, "Dead")
+
+
+@with_services
+async def test_commits_and_fetches_go_by_the_members_epoch(services: Services) -> None:
+    offer(services)
+    await services.ask(heartbeat(), 1)
+    for epoch, code in ((1, ErrorCode.NONE), (2, ErrorCode.STALE_MEMBER_EPOCH)):
+        response = await services.ask(commit(member_id="m", generation_id_or_member_epoch=epoch), 9)
+        assert ErrorCode(response.topics[0].partitions[0].error_code) is code
+        asked = OffsetFetchRequestGroup(
+            group_id="g",
+            member_id="m",
+            member_epoch=epoch,
+            topics=[OffsetFetchRequestTopics(name="orders", partition_indexes=[0])],
+        )
+        response = await services.ask(OffsetFetchRequest(groups=[asked]), 9)
+        assert ErrorCode(response.groups[0].error_code) is code
+    old = await services.ask(commit(member_id="m", generation_id_or_member_epoch=1), 8)
+    assert ErrorCode(old.topics[0].partitions[0].error_code) is ErrorCode.UNSUPPORTED_VERSION
+
+
+@with_services
+async def test_a_topic_that_grows_is_seen_with_the_next_heartbeat(services: Services) -> None:
+    offer(services)
+    await services.ask(heartbeat(), 1)
+    services.tell_metadata("orders", TOPIC_ID, 5)
+    response = await services.ask(heartbeat(1), 1)
+    assert response.member_epoch == 2
+    assert response.assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
+
+
+# ---- what groups see of the metadata
+
+
+def tell(cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, replicas: tuple[int, ...] = (1,)) -> int:
+    state = UpdateMetadataTopicState(
+        topic_name=name,
+        topic_id=UUID(int=len(name)),
+        partition_states=[
+            UpdateMetadataPartitionState(partition_index=index, leader=leader, replicas=list(replicas))
+            for index in range(partitions)
+        ],
+    )
+    brokers = [UpdateMetadataBroker(id=1, rack="r1"), UpdateMetadataBroker(id=2, rack="r2")]
+    cache.update(UpdateMetadataRequest(live_brokers=brokers, topic_states=[state]))
+    return cache.topics_version
+
+
+def test_the_version_of_the_topics_goes_up_with_what_groups_care_for_and_nothing_else() -> None:
+    cache = MetadataCache()
+    topics = CachedTopics(cache)
+    versions = [topics.version, tell(cache, "a", 2), tell(cache, "a", 3), tell(cache, "a", 3, replicas=(1, 2))]
+    assert versions == sorted(set(versions))
+    assert tell(cache, "a", 3, leader=2, replicas=(1, 2)) == versions[-1]
+    assert tell(cache, "a", 3, leader=LEADER_DURING_DELETION) > versions[-1]
+    assert topics.get("a") is None
+
+
+def test_a_topic_has_the_racks_of_its_replicas() -> None:
+    cache = MetadataCache()
+    tell(cache, "a", 2, replicas=(1, 2, 3))
+    topic = CachedTopics(cache).get("a")
+    assert topic is not None
+    assert (topic.partitions, topic.racks) == (2, (frozenset(["r1", "r2"]),) * 2)
+
+
+def test_the_hash_tells_changes_of_the_groups_own_topics() -> None:
+    cache = MetadataCache()
+    topics = CachedTopics(cache)
+    assert metadata_hash(["a", "bb"], topics) == 0
+    tell(cache, "a", 2)
+    first = metadata_hash(["a", "bb"], topics)
+    tell(cache, "ccc", 2)
+    assert metadata_hash(["bb", "a"], topics) == first
+    tell(cache, "bb", 1)
+    second = metadata_hash(["a", "bb"], topics)
+    tell(cache, "a", 3)
+    assert len({0, first, second, metadata_hash(["a", "bb"], topics)}) == 4
+
+
+def test_the_protocol_is_offered_when_every_broker_has_it() -> None:
+    features = Features(SUPPORTED)
+    assert SUPPORTED[GROUP_VERSION] == Levels(0, 1)
+    ours = BrokerRegistration(1, (), 0, None, features=features.registered())
+    older = BrokerRegistration(2, (), 0, None)
+    features.set_brokers([ours, ours], 5)
+    assert features.level(GROUP_VERSION) == 1
+    features.set_brokers([ours, older], 6)
+    assert features.level(GROUP_VERSION) == 0
