@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import both, catch_up, consume, idle_connections, produce, start
+from bench import both, catch_up, commits, consume, groups, idle_connections, produce, start, transactions
 from bench.measure import Options, Row, machine, markdown
 from bench.sides import APACHE, KAVKA, Side
 
@@ -27,6 +27,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "catch-up": catch_up.run,
     "idle-connections": idle_connections.run,
     "start": start.run,
+    "groups": groups.run,
+    "commits": commits.run,
+    "transactions": transactions.run,
 }
 
 

@@ -13,8 +13,9 @@ from tests.support.kavka_process import KavkaProcess
 KAVKA = "kavka"
 APACHE = "apache"
 
-# The only setting that is not a default, and the same for both: deleted topics leave the disk at once.
-SETTINGS = {"log.segment.delete.delay.ms": 500}
+# What is not a default, and the same for both: deleted topics leave the disk at once, and a group does not wait for
+# more members than have joined.
+SETTINGS = {"log.segment.delete.delay.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
 
 class Side:

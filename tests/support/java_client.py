@@ -122,11 +122,13 @@ class JavaError(Exception):
 class JavaClient:
     """A running probe. `bootstrap` may be changed between calls."""
 
-    def __init__(self, version: str, bootstrap: str = "", source: Path = PROBE) -> None:
+    def __init__(
+        self, version: str, bootstrap: str = "", source: Path = PROBE, jvm: tuple[str, ...] = _QUICK_JVM
+    ) -> None:
         self.version = version
         self.bootstrap = bootstrap
         self._process = subprocess.Popen(
-            probe_command(version, source=source),
+            probe_command(version, source=source, jvm=jvm),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,156 @@
+"""Offsets committed by members of a group, one partition in each request, one request at a time on each connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from struct import Struct
+from typing import cast
+
+from bench import light
+from bench.measure import Options, Row, in_pairs
+from bench.sides import Side
+from kavka.protocol.frames import SIZE_LENGTH
+from kavka.protocol.headers import decode_response_header
+from kavka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+
+CONNECTIONS = 8
+SECONDS = 4.0
+# As long as Java's compiler needs to have seen it all.
+WARM_UP = 15.0
+VERSION = 9
+
+# A mark for where the offset is in the encoded request.
+_MARK = 0x1122334455667788
+_OFFSET = Struct(">q")
+
+_numbers = itertools.count(1)
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    for side in sides.values():
+        side.new_topic("benchmark", CONNECTIONS)
+    return _rows(sides, options, CONNECTIONS) + _rows(sides, options, 1)
+
+
+def _rows(sides: dict[str, Side], options: Options, connections: int) -> list[Row]:
+    cpu: dict[tuple[str, int], float] = {}
+
+    def once(side: Side, index: int, seconds: float = SECONDS) -> float:
+        before = side.cpu_seconds()
+        count = light.run(lambda: _commits(side, connections, seconds))
+        cpu[side.name, index] = (side.cpu_seconds() - before) / count * 1e6
+        return count / seconds
+
+    for side in sides.values():
+        once(side, -1, WARM_UP)
+    members = f"{connections} members" if connections > 1 else "1 member"
+    rates = in_pairs(sides, options.pairs, once, say=f"offset commits of {members}, per s")
+    used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    return [
+        Row(f"offset commits of {members}, one request at a time each", "/s", rates, "≥ 1.0 ×", 1.0),
+        Row("processor time of the broker for one of them", "µs", used),
+    ]
+
+
+async def _commits(side: Side, connections: int, seconds: float) -> int:
+    """How many were answered in the time."""
+    opened = [await light.Connection.open(side.broker.address) for _ in range(connections)]
+    try:
+        name = f"benchmark-{next(_numbers)}"
+        await light.wait_for_coordinator(opened[0], name)
+        group = light.Group(name, "benchmark", CONNECTIONS, connections)
+        members = [light.Member(connection, group) for connection in opened]
+        await light.settle(members)
+        committers = [await Committer.open(side.broker.address, member) for member in members]
+        for committer in committers:
+            committer.commit()
+        await asyncio.sleep(seconds)
+        count = sum(committer.answered for committer in committers)
+        for committer in committers:
+            await committer.stop()
+        await light.leave(members)
+        return count
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+class Committer(asyncio.Protocol):
+    """Commits the next offset as soon as the last one is answered. All answers must be alike, and the first is read."""
+
+    def __init__(self, member: light.Member) -> None:
+        partition = OffsetCommitRequestPartition(
+            partition_index=member.partitions[0], committed_offset=_MARK, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            group_id=member.group.name,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.id,
+            topics=[OffsetCommitRequestTopic(name=member.group.topic, partitions=[partition])],
+        )
+        self._request = bytearray(light.framed(request, VERSION))
+        self._position = self._request.index(_OFFSET.pack(_MARK))
+        self._transport: asyncio.Transport
+        self._received = b""
+        self._good = b""
+        self._stopped: asyncio.Future[None] | None = None
+        self.answered = 0
+        self.error: Exception | None = None
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], member: light.Member) -> Committer:
+        _, committer = await asyncio.get_running_loop().create_connection(lambda: cls(member), *address)
+        return committer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def commit(self) -> None:
+        _OFFSET.pack_into(self._request, self._position, self.answered)
+        self._transport.write(bytes(self._request))
+
+    def data_received(self, data: bytes) -> None:
+        if self._received:
+            data = self._received + data
+        if data != self._good:
+            if len(data) < SIZE_LENGTH or len(data) < SIZE_LENGTH + int.from_bytes(data[:SIZE_LENGTH], "big"):
+                self._received = data
+                return
+            self._read(data)
+        self._received = b""
+        self.answered += 1
+        if self._stopped is not None:
+            self._transport.close()
+        else:
+            self.commit()
+
+    def _read(self, data: bytes) -> None:
+        assert OffsetCommitRequest.API_KEY is not None
+        _, position = decode_response_header(data, SIZE_LENGTH, OffsetCommitRequest.API_KEY, VERSION)
+        answer, _ = OffsetCommitResponse.decode(data, position, VERSION)
+        code = answer.topics[0].partitions[0].error_code
+        if code != 0:
+            self.error = RuntimeError(f"an offset was not committed: error {code}")
+            self._transport.close()
+        self._good = data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+            self.error = self.error or error or ConnectionResetError("the broker closed the connection")
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def stop(self) -> None:
+        """After the answer that is still to come."""
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        await self._stopped
+        if self.error is not None:
+            raise self.error

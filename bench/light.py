@@ -1,0 +1,234 @@
+"""A client that weighs little: raw connections in one event loop, and members of classic groups on them.
+
+It is the same for both brokers, so what differs is theirs. Frames are encoded and decoded by the protocol classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import uvloop
+
+from kavka.common.errors import ErrorCode
+from kavka.protocol.api_keys import APIS
+from kavka.protocol.frames import FrameReader, frame_size
+from kavka.protocol.headers import RequestHeader, decode_response_header
+from kavka.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+)
+from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kavka.protocol.messages.heartbeat import HeartbeatRequest
+from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kavka.protocol.primitives import TopMessage
+
+# What Apache's Java client of 4.3 takes.
+JOIN, SYNC, HEARTBEAT, LEAVE, FIND = 9, 5, 4, 5, 4
+ASSIGNOR = "range"
+SESSION_MS = 45_000
+REBALANCE_MS = 300_000
+# Short beside the 3 s of real clients: how soon a member hears of a rebalance is to be the broker's doing.
+HEARTBEAT_S = 0.01
+MAX_ANSWER = 1 << 24
+
+_AGAIN = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+_PROTOCOL_VERSION = b"\x00\x00"
+
+T = TypeVar("T")
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    async def awaited() -> T:
+        return await main()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(awaited())
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._frames = FrameReader(MAX_ANSWER)
+        self._answer: asyncio.Future[memoryview] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(cls, address: tuple[str, int]) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(cls, *address)
+        return connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._frames.feed(data):
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_result(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
+
+    async def call(self, request: TopMessage, version: int) -> Any:
+        assert request.API_KEY is not None
+        self._answer = self._loop.create_future()
+        self._transport.write(framed(request, version))
+        frame = await self._answer
+        _, position = decode_response_header(frame, 0, request.API_KEY, version)
+        response, _ = APIS[request.API_KEY].response_class().decode(frame, position, version)
+        return response
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def framed(request: TopMessage, version: int) -> bytes:
+    assert request.API_KEY is not None
+    out: list[bytes] = []
+    RequestHeader(api_key=request.API_KEY, api_version=version, client_id="light").encode(out)
+    request.encode(out, version)
+    payload = b"".join(out)
+    return frame_size(len(payload)) + payload
+
+
+class Group:
+    """A group that is to have `size` members over all partitions of a topic."""
+
+    def __init__(self, name: str, topic: str, partitions: int, size: int) -> None:
+        self.name = name
+        self.topic = topic
+        self.partitions = partitions
+        self.size = size
+        self.settled = asyncio.Event()
+        self._given: dict[int, list[list[int]]] = {}
+
+    def assignments(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
+        """As the range assignor does it."""
+        each, more = divmod(self.partitions, len(members))
+        given, first = [], 0
+        for index, member in enumerate(sorted(members)):
+            end = first + each + (index < more)
+            mine = ConsumerProtocolAssignmentTopicPartition(topic=self.topic, partitions=list(range(first, end)))
+            assignment = ConsumerProtocolAssignment(assigned_partitions=[mine]).to_bytes(0)
+            given.append(SyncGroupRequestAssignment(member_id=member, assignment=_PROTOCOL_VERSION + assignment))
+            first = end
+        return given
+
+    def note(self, generation: int, partitions: list[int]) -> None:
+        """A member has its assignment. With those of all members in one generation, the group has settled."""
+        given = self._given.setdefault(generation, [])
+        given.append(partitions)
+        if len(given) < self.size:
+            return
+        if sorted(p for each in given for p in each) != list(range(self.partitions)):
+            raise RuntimeError(f"generation {generation} of {self.name} does not have every partition once")
+        self.settled.set()
+
+
+class Member:
+    """A member on a connection of its own, from joining to the end of the measurement."""
+
+    def __init__(self, connection: Connection, group: Group) -> None:
+        self.connection = connection
+        self.group = group
+        self.id = ""
+        self.generation = -1
+        self.partitions: list[int] = []
+
+    async def run(self) -> None:
+        """Join, and follow every rebalance until the group has settled."""
+        while not self.group.settled.is_set():
+            if await self._rebalance():
+                self.group.note(self.generation, self.partitions)
+                await self._stay()
+
+    async def _rebalance(self) -> bool:
+        joined = await self._join()
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = joined.member_id
+            joined = await self._join()
+        if joined.error_code in _AGAIN:
+            return False
+        _expect(joined.error_code)
+        self.id, self.generation = joined.member_id, joined.generation_id
+        is_leader = joined.leader == joined.member_id
+        request = SyncGroupRequest(
+            group_id=self.group.name,
+            generation_id=self.generation,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocol_name=ASSIGNOR,
+            assignments=self.group.assignments([m.member_id for m in joined.members]) if is_leader else [],
+        )
+        synced = await self.connection.call(request, SYNC)
+        if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return False
+        _expect(synced.error_code)
+        assignment, _ = ConsumerProtocolAssignment.decode(synced.assignment, 2, 0)
+        self.partitions = [p for topic in assignment.assigned_partitions for p in topic.partitions]
+        return True
+
+    async def _join(self) -> JoinGroupResponse:
+        metadata = _PROTOCOL_VERSION + ConsumerProtocolSubscription(topics=[self.group.topic]).to_bytes(0)
+        request = JoinGroupRequest(
+            group_id=self.group.name,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=metadata)],
+        )
+        joined: JoinGroupResponse = await self.connection.call(request, JOIN)
+        return joined
+
+    async def _stay(self) -> None:
+        """Until there is a rebalance, or the group has settled."""
+        request = HeartbeatRequest(group_id=self.group.name, generation_id=self.generation, member_id=self.id)
+        while not self.group.settled.is_set():
+            try:
+                await asyncio.wait_for(self.group.settled.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                answer = await self.connection.call(request, HEARTBEAT)
+                if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    return
+                _expect(answer.error_code)
+
+
+async def settle(members: list[Member]) -> float:
+    """Seconds from the first join until every member has what it keeps."""
+    began = time.perf_counter()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for member in members:
+            tasks.create_task(member.run())
+        await members[0].group.settled.wait()
+        return time.perf_counter() - began
+
+
+async def leave(members: list[Member]) -> None:
+    """All at once, so that the broker has no more timers of them."""
+    identities = [MemberIdentity(member_id=member.id) for member in members]
+    answer = await members[0].connection.call(
+        LeaveGroupRequest(group_id=members[0].group.name, members=identities), LEAVE
+    )
+    _expect(answer.error_code)
+
+
+async def wait_for_coordinator(connection: Connection, group: str) -> None:
+    """The first question makes the internal topic."""
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+    async with asyncio.timeout(60):
+        while (await connection.call(request, FIND)).coordinators[0].error_code in _AGAIN:
+            await asyncio.sleep(0.1)
+
+
+def _expect(code: int) -> None:
+    if code != ErrorCode.NONE:
+        raise RuntimeError(f"the broker answered {ErrorCode(code).name}")
