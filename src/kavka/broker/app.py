@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kavka.api.fetch_session import FetchSessionCache
@@ -22,6 +23,7 @@ from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
 from kavka.broker.workers import Workers
 from kavka.common.clock import Clock, SystemClock
+from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode
 from kavka.common.metrics import Registry
 from kavka.common.types import TopicPartition
@@ -47,7 +49,7 @@ from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, Updat
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
-from kavka.storage.log_dir import LogDir
+from kavka.storage.log_dir import LogDir, LogDirError
 from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
 
@@ -69,7 +71,7 @@ class Broker:
         self.metrics = Registry()
         self.metadata_cache = MetadataCache()
         self.features = Features()
-        self.workers = Workers(max(2, settings.num_io_threads))
+        self.workers = Workers(_worker_threads(settings))
         self.run_in_worker = self.workers.run
         self.fetch_sessions = FetchSessionCache(
             settings.max_incremental_fetch_session_cache_slots,
@@ -88,10 +90,13 @@ class Broker:
             self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
         )
         self.listeners: list[Listener] = []
-        self._announcing: asyncio.Future[None] | None = None
+        # Set when the broker is of no more use: no log directory is left.
+        self.failed = asyncio.Event()
+        self._announcing: set[asyncio.Future[None]] = set()
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
+        """Whatever ends it early, a cancellation too, leaves no thread, lock or port behind."""
         try:
             await self._start()
         except BaseException:
@@ -110,17 +115,19 @@ class Broker:
         self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
         await self.configs.start()
         closing.push_async_callback(self.configs.stop)
-        await self.run_in_worker(self.log_manager.load, _report_progress)
+        self.log_manager.settings_changed(StorageSettings.from_values(settings.configs.values))
+        await self._load_logs()
         closing.push_async_callback(self.run_in_worker, self.log_manager.shutdown)
-        self.configs.on_topic.append(self._topic_changed)
 
         self.producer_ids = ProducerIds(self.store, self.broker_id)
         self.server = Server(self)
         closing.callback(self.server.close)
-        self.listeners = [
-            listener._replace(port=self.server.listen(listener.name, listener.host, listener.port))
-            for listener in settings.listeners
-        ]
+        for listener in settings.listeners:
+            with _naming("listeners", str(listener)):
+                port = self.server.listen(listener.name, listener.host, listener.port)
+            self.listeners.append(listener._replace(port=port))
+        self.configs.on_topic.append(self._topic_changed)
+        self.configs.on_broker.append(self._settings_changed)
         registration = self._registration()
         self.features.set_brokers([registration], await register_broker(self.store, registration))
         self.controller = Controller(
@@ -143,10 +150,11 @@ class Broker:
         closing.callback(self.log_manager.stop_jobs)
         self._add_gauges()
         if settings.metrics_listener is not None:
-            metrics = MetricsListener(*settings.metrics_listener, self.metrics)
+            with _naming("metrics.listener", settings["metrics.listener"]):
+                metrics = MetricsListener(*settings.metrics_listener, self.metrics)
             closing.callback(metrics.close)
         self.server.start()
-        closing.callback(self.server.stop_accepting)
+        closing.push_async_callback(self.server.stop)
 
     async def _open_metadata(self) -> None:
         settings = self.settings
@@ -161,6 +169,24 @@ class Broker:
         self.cluster_id = await agree_on_cluster_id(self.store, known_cluster)
         self.log_manager.claim(self.broker_id, self.cluster_id)
         self.log_manager.mark(self.broker_id, self.cluster_id)
+
+    async def _load_logs(self) -> None:
+        """Recovery may take long. A cancellation waits for the logs under way, as nobody else may touch them yet."""
+        cancelled = False
+
+        def progress(done: int, total: int, now: Sequence[str]) -> None:
+            log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
+            if cancelled:
+                raise LogDirError("the start was cancelled")
+
+        loading = asyncio.ensure_future(self.run_in_worker(self.log_manager.load, progress))
+        try:
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            cancelled = True
+            with contextlib.suppress(Exception):
+                await loading
+            raise
 
     def _registration(self) -> BrokerRegistration:
         bound = {listener.name: listener.port for listener in self.listeners}
@@ -229,10 +255,23 @@ class Broker:
 
     def _dir_failed(self, directory: LogDir, gone: list[TopicPartition]) -> None:
         self.replica_manager.on_dir_failure(directory, gone)
-        self._announcing = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
+        if not self.log_manager.online_dirs:
+            log.critical("No log directory is left: the broker stops")
+            self.failed.set()
+            return
+        announcing = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
+        self._announcing.add(announcing)
+        announcing.add_done_callback(self._announcing.discard)
 
     def _topic_changed(self, topic: str) -> None:
         self.log_manager.update_config(topic, self.configs.log_config(topic))
+        self.replica_manager.settings_changed(topic)
+
+    def _settings_changed(self, _names: frozenset[str]) -> None:
+        """What the parts keep of the settings; the rest they look up each time."""
+        self.workers.resize(_worker_threads(self.settings))
+        self.log_manager.settings_changed(StorageSettings.from_values(self.settings.configs.values))
+        self.server.settings_changed()
 
     def _add_gauges(self) -> None:
         gauge = self.metrics.gauge
@@ -268,27 +307,54 @@ class Broker:
         )
 
 
-def _report_progress(done: int, total: int, now: Sequence[str]) -> None:
-    log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
+def _worker_threads(settings: Settings) -> int:
+    return max(2, int(settings.num_io_threads))
+
+
+@contextlib.contextmanager
+def _naming(name: str, address: str) -> Iterator[None]:
+    """An address that cannot be bound is an error of the setting that names it."""
+    try:
+        yield
+    except OSError as error:
+        reasons = {errno.EADDRINUSE: "is in use by another process", errno.EACCES: "may not be used by this user"}
+        reason = reasons.get(error.errno or 0, f"cannot be listened at: {error.strerror or error}")
+        raise ConfigError(name, f"{address} {reason}") from error
 
 
 async def serve(settings: Settings, ready: Ready | None = None) -> None:
-    """Run a broker until SIGINT or SIGTERM."""
+    """Run a broker until SIGINT or SIGTERM. LogDirError when it lost all its log directories."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     broker = Broker(settings)
-    await broker.start()
+    stopping = asyncio.ensure_future(stop.wait())
+    failing = asyncio.ensure_future(broker.failed.wait())
+    starting = asyncio.ensure_future(broker.start())
     try:
-        # What is there now stays: the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        if ready is not None:
-            ready(broker.listeners)
-        await stop.wait()
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            log.info("Asked to stop while starting")
+            starting.cancel()
+            await asyncio.wait((starting,))
+        if starting.cancelled():
+            return
+        await starting
+        try:
+            # What is there now stays: the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
+            if ready is not None and not stop.is_set():
+                ready(broker.listeners)
+            await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await broker.stop()
     finally:
-        await broker.stop()
+        stopping.cancel()
+        failing.cancel()
+    if broker.failed.is_set():
+        raise LogDirError("all log directories have failed")
 
 
 def run(settings: Settings, ready: Ready | None = None) -> int:

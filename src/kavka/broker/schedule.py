@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 # Longer than any broker runs; call_later does not take the largest of Kafka's "never".
 _NEVER_S = 10 * 365 * 24 * 3600.0
+# A period of nothing must not keep the loop from everything else.
+_SHORTEST_S = 0.01
 
 
 class Schedule:
@@ -31,8 +33,9 @@ class Schedule:
             self._later(job)
 
     def _later(self, job: Job) -> None:
-        if not self._stopped and job.period_ms / 1000 < _NEVER_S:
-            self._timers[job] = self._loop.call_later(job.period_ms / 1000, self._round, job)
+        period = max(job.period_ms / 1000, _SHORTEST_S)
+        if not self._stopped and period < _NEVER_S:
+            self._timers[job] = self._loop.call_later(period, self._round, job)
 
     def _round(self, job: Job) -> None:
         try:
@@ -59,7 +62,10 @@ class Schedule:
             if self._stopped and not self._running:
                 self._all_done.set()
 
-        self._workers.post(job.run, done)
+        try:
+            self._workers.post(job.run, done)
+        except RuntimeError as error:  # no more workers: the broker is being stopped
+            done(error)
 
     async def stop(self) -> None:
         """Begin nothing new, and wait for what is under way in a worker."""

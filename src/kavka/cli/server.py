@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib.util
 import logging
 import os
@@ -112,7 +111,7 @@ def _serve(settings: Settings, ready_fd: int | None) -> int:
     except KeyboardInterrupt:
         return 0
     except OSError as error:
-        return _fail(_explain(error, settings))
+        return _fail(_explain(error))
     except (ConfigError, KafkaError, LogDirError, StoreError) as error:
         return _fail(str(error))
 
@@ -229,11 +228,7 @@ def _read_all(descriptor: int) -> list[str]:
     return b"".join(pieces).decode().split()
 
 
-def _explain(error: OSError, settings: Settings) -> str:
-    if error.errno in (errno.EADDRINUSE, errno.EACCES) and error.filename is None:
-        reason = "is in use by another process" if error.errno == errno.EADDRINUSE else "may not be used by this user"
-        addresses = [*map(str, settings.listeners), *filter(None, [settings["metrics.listener"]])]
-        return f"listeners: {' or '.join(addresses)} {reason}"
+def _explain(error: OSError) -> str:
     if error.errno is None or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror

@@ -321,6 +321,15 @@ class LogManager:
                 if log is self._logs.get(log.topic_partition):
                     self._flush.watch(log)
 
+    def settings_changed(self, settings: StorageSettings) -> None:
+        """Takes over what may change while the broker runs: the cleaner's pace and memory, the expiration of producers,
+        the threads of the stop."""
+        self.settings = settings
+        self._cleaning.settings = settings.cleaner
+        self._cleaning.period_ms = settings.cleaner.backoff_ms
+        for log in self.all_logs():
+            log.producer_states.expiration_ms = settings.producer_id_expiration_ms
+
     def delete(self, partition: TopicPartition) -> None:
         """Takes the log away at once; its folder is renamed, its files go after `file.delete.delay.ms`."""
         self._preferred.pop(partition, None)
