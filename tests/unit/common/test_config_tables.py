@@ -58,7 +58,7 @@ def test_a_single_node_needs_no_second_one_for_its_internal_topics():
 def test_settings_change_while_running_as_in_kafka():
     assert BROKER_CONFIGS["log.retention.ms"].dynamic is Dynamic.CLUSTER_WIDE
     assert BROKER_CONFIGS["log.retention.hours"].dynamic is Dynamic.READ_ONLY
-    assert BROKER_CONFIGS["listeners"].dynamic is Dynamic.PER_BROKER
+    assert BROKER_CONFIGS["ssl.keystore.location"].dynamic is Dynamic.PER_BROKER
     assert BROKER_CONFIGS["broker.id"].dynamic is Dynamic.READ_ONLY
 
 

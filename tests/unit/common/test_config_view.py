@@ -150,7 +150,8 @@ def test_dynamic_layers_are_replaced_without_touching_the_old_state():
     ("changes", "per_broker", "words"),
     [
         ({"broker.id": "5"}, True, "while the broker runs"),
-        ({"listeners": "PLAINTEXT://:1"}, False, "only for one"),
+        ({"listeners": "PLAINTEXT://:1"}, True, "while the broker runs"),
+        ({"ssl.keystore.location": "/keys"}, False, "only for one"),
         ({"max.connections": "many"}, False, "whole number"),
     ],
 )
@@ -161,7 +162,7 @@ def test_what_cannot_change_while_running_is_refused(changes, per_broker, words)
 
 def test_what_can_change_while_running_is_taken():
     check_dynamic({"max.connections": "5", "unknown.plugin": "x"}, per_broker=False)
-    check_dynamic({"listeners": "PLAINTEXT://:1"}, per_broker=True)
+    check_dynamic({"ssl.keystore.location": "/keys"}, per_broker=True)
 
 
 def test_a_single_nodes_defaults_are_shown_as_defaults():
