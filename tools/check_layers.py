@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("network",),
     ("broker",),
-    ("pipeline", "cli", "console", "testing"),
+    ("pipeline", "cli", "console", "testing", "aio", "parallel"),
 )
 RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 

@@ -499,3 +499,9 @@ class ProducerCore:
 def _set(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+async def newer_metadata(cluster: Cluster, topic: str, timeout: float) -> None:
+    """One more answer; a topic may have got more partitions."""
+    cluster.add_topic(topic)
+    await cluster.wait_for_update(cluster.request_update(), timeout)

@@ -12,7 +12,8 @@ from kavka.client.errors import ClientClosed, KafkaTimeout
 from kavka.client.io_thread import IoThread
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
-from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic
+from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -74,7 +75,7 @@ class Producer(SendPath):
         if isinstance(wait, WaitForTopic):
             cluster = self._core.cluster
             if wait.newer:
-                self._io.run(_newer_metadata(cluster, wait.topic, wait.timeout))
+                self._io.run(newer_metadata(cluster, wait.topic, wait.timeout))
             else:
                 self._io.run(cluster.topic(wait.topic, wait.timeout))
             return
@@ -185,19 +186,13 @@ class Producer(SendPath):
         self._io.run(self._transactions.end(False, self._limit(timeout)))
 
     @property
-    def _transactions(self) -> Any:
+    def _transactions(self) -> Transactions:
         if self._core.closed:
             raise ClientClosed("the producer is closed")
         return self._core.need_transactions()
 
     def _limit(self, timeout: float | None) -> float:
         return self._max_block if timeout is None else timeout
-
-
-async def _newer_metadata(cluster: Any, topic: str, timeout: float) -> None:
-    """One more answer; a topic may have got more partitions."""
-    cluster.add_topic(topic)
-    await cluster.wait_for_update(cluster.request_update(), timeout)
 
 
 def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | None) -> None:

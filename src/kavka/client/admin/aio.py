@@ -1,0 +1,40 @@
+"""The admin client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kavka.client.admin.brokers import Brokers
+from kavka.client.admin.configs import Configs
+from kavka.client.admin.groups import Groups
+from kavka.client.admin.log_dirs import LogDirs
+from kavka.client.admin.records import Records
+from kavka.client.admin.replicas import Replicas
+from kavka.client.admin.topics import Topics
+from kavka.client.admin.transactions import Transactions
+from kavka.client.admin_config import admin_config
+
+
+class Admin(Topics, Configs, Groups, Records, LogDirs, Brokers, Transactions, Replicas):
+    """Looks after a cluster: topics, settings, groups, offsets, replicas.
+
+        async with Admin(bootstrap_servers="localhost:9092") as admin:
+            await admin.create_topics([NewTopic("orders", 3)])
+
+    A call about several things returns a result for each, or raises AdminError, in which `results` and `errors` say
+    what was done and what was not. `timeout` is in seconds, `default.api.timeout.ms` where none is given.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        super().__init__(admin_config(config, keywords))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,208 @@
+"""Settings of topics, brokers and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kavka.client.admin.base import AdminBase, Outcome, gather, listed
+from kavka.client.admin.types import (
+    AlterConfigOp,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    OpType,
+    ResourceType,
+)
+from kavka.client.errors import error_of
+from kavka.common.config import ConfigType
+from kavka.protocol.messages import alter_configs, incremental_alter_configs
+from kavka.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
+
+_ANY = -1
+# Of these every broker has its own, so that broker is asked.
+_OWN = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
+
+
+class Configs(AdminBase):
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource] | ConfigResource,
+        *,
+        include_synonyms: bool = False,
+        include_documentation: bool = False,
+        timeout: float | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """All settings of each resource, by name."""
+
+        async def ask(node_id: int, keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+                    for kind, name in keys
+                ],
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+            response = await self._ask(None if node_id == _ANY else node_id, request)
+            done: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+            errors = {}
+            for result in response.results:
+                key = _resource(result)
+                if result.error_code:
+                    errors[key] = error_of(result.error_code, result.error_message)
+                else:
+                    done[key] = {config.name: _entry(config, key) for config in result.configs}
+            return done, errors
+
+        async def attempt(keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
+            return await gather(_by_broker(keys), ask)
+
+        return await self._each(listed(resources, ConfigResource), attempt, timeout)
+
+    async def incremental_alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change some settings and leave the others. A mapping of names to values is short for setting them, and
+        deleting those with None."""
+        wanted = {resource: _ops(ops) for resource, ops in changes.items()}
+
+        def make(keys: list[ConfigResource]) -> Any:
+            return incremental_alter_configs.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental_alter_configs.AlterConfigsResource(
+                        resource_type=key.type,
+                        resource_name=key.name,
+                        configs=[
+                            incremental_alter_configs.AlterableConfig(
+                                name=op.name, config_operation=op.op, value=op.value
+                            )
+                            for op in wanted[key]
+                        ],
+                    )
+                    for key in keys
+                ],
+                validate_only=validate_only,
+            )
+
+        await self._alter(wanted, make, timeout)
+
+    async def alter_configs(
+        self,
+        configs: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """The older way: all settings that are not named go back to their defaults."""
+
+        def make(keys: list[ConfigResource]) -> Any:
+            return alter_configs.AlterConfigsRequest(
+                resources=[
+                    alter_configs.AlterConfigsResource(
+                        resource_type=key.type,
+                        resource_name=key.name,
+                        configs=[
+                            alter_configs.AlterableConfig(name=name, value=value)
+                            for name, value in configs[key].items()
+                        ],
+                    )
+                    for key in keys
+                ],
+                validate_only=validate_only,
+            )
+
+        await self._alter(configs, make, timeout)
+
+    async def _alter(self, keys: Iterable[ConfigResource], make: Any, timeout: float | None) -> None:
+        async def ask(node_id: int, some: list[ConfigResource]) -> Outcome[ConfigResource, None]:
+            response = await self._ask(None if node_id == _ANY else node_id, make(some))
+            done = {_resource(r): None for r in response.responses if not r.error_code}
+            failed = {_resource(r): error_of(r.error_code, r.error_message) for r in response.responses if r.error_code}
+            return done, failed
+
+        async def attempt(some: list[ConfigResource]) -> Outcome[ConfigResource, None]:
+            return await gather(_by_broker(some), ask)
+
+        await self._each(keys, attempt, timeout)
+
+    async def list_config_resources(
+        self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """The resources that have settings of their own, of these types or of all."""
+
+        async def attempt() -> list[ConfigResource]:
+            response = await self._ask(None, ListConfigResourcesRequest(resource_types=[int(t) for t in types]))
+            if response.error_code:
+                raise error_of(response.error_code)
+            return [ConfigResource(_type(r.resource_type), r.resource_name) for r in response.config_resources]
+
+        return await self._once("list_config_resources", attempt, timeout)
+
+
+def _by_broker(resources: Iterable[ConfigResource]) -> dict[int, list[ConfigResource]]:
+    grouped: dict[int, list[ConfigResource]] = {}
+    for resource in resources:
+        own = resource.type in _OWN and resource.name.isdigit()
+        grouped.setdefault(int(resource.name) if own else _ANY, []).append(resource)
+    return grouped
+
+
+def _ops(ops: Iterable[AlterConfigOp] | Mapping[str, str | None]) -> list[AlterConfigOp]:
+    if isinstance(ops, Mapping):
+        return [
+            AlterConfigOp.delete(name) if value is None else AlterConfigOp(name, str(value), OpType.SET)
+            for name, value in ops.items()
+        ]
+    return list(ops)
+
+
+def _type(number: int) -> ResourceType:
+    try:
+        return ResourceType(number)
+    except ValueError:
+        return ResourceType.UNKNOWN
+
+
+def _source(number: int) -> ConfigSource:
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN
+
+
+def _resource(answer: Any) -> ConfigResource:
+    return ConfigResource(_type(answer.resource_type), answer.resource_name)
+
+
+def _entry(config: DescribeConfigsResourceResult, resource: ConfigResource) -> ConfigEntry:
+    source = _source(config.config_source)
+    if config.config_source == -1:
+        # Version 0 says only whether it is a default.
+        if config.is_default:
+            source = ConfigSource.DEFAULT_CONFIG
+        elif resource.type is ResourceType.TOPIC:
+            source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        else:
+            source = ConfigSource.STATIC_BROKER_CONFIG
+    known = config.config_type in ConfigType._value2member_map_
+    return ConfigEntry(
+        config.name,
+        config.value,
+        source,
+        config.is_sensitive,
+        config.read_only,
+        tuple(ConfigSynonym(s.name, s.value, _source(s.source)) for s in config.synonyms),
+        ConfigType(config.config_type) if known else None,
+        config.documentation,
+    )

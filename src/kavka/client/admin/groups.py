@@ -1,0 +1,418 @@
+"""Consumer groups: list, describe, delete, throw members out; and the offsets that they have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kavka.client.admin.base import AdminBase, AdminError, Outcome, by_topic, listed
+from kavka.client.admin.types import (
+    ConsumerGroupDescription,
+    GroupListing,
+    MemberDescription,
+    MemberToRemove,
+    operations,
+)
+from kavka.client.cluster import GROUP
+from kavka.client.errors import error_of
+from kavka.client.metadata import Node
+from kavka.client.types import OffsetAndMetadata
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages import consumer_group_describe, describe_groups
+from kavka.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kavka.protocol.messages.delete_groups import DeleteGroupsRequest
+from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from kavka.protocol.messages.list_groups import ListGroupsRequest
+from kavka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kavka.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kavka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kavka.protocol.primitives import ProtocolError
+
+CONSUMER = "consumer"
+# Versions after these name topics by id; names are what an admin has.
+LAST_FETCH_BY_NAME = LAST_COMMIT_BY_NAME = 9
+FIRST_FETCH_OF_GROUPS = 8
+REMOVED_BY_ADMIN = "removed by an admin client"
+
+
+class Groups(AdminBase):
+    async def list_groups(
+        self,
+        *,
+        states: Iterable[str] = (),
+        types: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> list[GroupListing]:
+        """All groups of the cluster, of whatever kind; asks every broker. Older brokers do not filter: we do."""
+        wanted_states = [state.lower() for state in states]
+        wanted_types = [kind.lower() for kind in types]
+
+        async def attempt(brokers: list[int]) -> Outcome[int, list[GroupListing]]:
+            done: dict[int, list[GroupListing]] = {}
+            errors: dict[int, KafkaError] = {}
+            for broker in brokers:
+                try:
+                    done[broker] = await self._groups_of(broker, list(states), list(types))
+                except KafkaError as error:
+                    errors[broker] = error
+            return done, errors
+
+        found = await self._each(await self._brokers(), attempt, timeout)
+        groups = {group.group_id: group for some in found.values() for group in some}
+        return [
+            group
+            for _, group in sorted(groups.items())
+            if (not wanted_states or (group.state or "").lower() in wanted_states)
+            and (not wanted_types or (group.type or "classic").lower() in wanted_types)
+        ]
+
+    async def _groups_of(self, broker: int, states: list[str], types: list[str]) -> list[GroupListing]:
+        connection = await self.cluster.connection(broker, timeout=self._request_timeout)
+        version = connection.version_of(ApiKey.LIST_GROUPS)
+        request = ListGroupsRequest(
+            states_filter=states if version >= 4 else [], types_filter=types if version >= 5 else []
+        )
+        response = await connection.send(request, version=version, timeout=self._request_timeout)
+        if response.error_code:
+            raise error_of(response.error_code)
+        return [
+            GroupListing(g.group_id, g.protocol_type, g.group_state or None, g.group_type or None)
+            for g in response.groups
+        ]
+
+    async def list_consumer_groups(
+        self,
+        *,
+        states: Iterable[str] = (),
+        types: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> list[GroupListing]:
+        """The groups of consumers, and names under which only offsets are committed."""
+        groups = await self.list_groups(states=states, types=types, timeout=timeout)
+        return [group for group in groups if group.protocol_type in (CONSUMER, "")]
+
+    async def describe_consumer_groups(
+        self,
+        groups: Iterable[str] | str,
+        *,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, ConsumerGroupDescription]:
+        """State, members and what each has. A group that does not exist is GROUP_ID_NOT_FOUND, or Dead from a broker
+        that says so."""
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
+            connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
+            done: dict[str, ConsumerGroupDescription] = {}
+            errors: dict[str, KafkaError] = {}
+            if connection.supports(ApiKey.CONSUMER_GROUP_DESCRIBE):
+                request = consumer_group_describe.ConsumerGroupDescribeRequest(
+                    group_ids=names, include_authorized_operations=include_authorized_operations
+                )
+                response = await connection.send(request, timeout=self._request_timeout)
+                for group in response.groups:
+                    if not group.error_code:
+                        done[group.group_id] = _new_group(group, node)
+                    elif group.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+                        errors[group.group_id] = error_of(group.error_code, group.error_message)
+            classic = [name for name in names if name not in done and name not in errors]
+            if classic:
+                version = connection.version_of(ApiKey.DESCRIBE_GROUPS)
+                described = await connection.send(
+                    describe_groups.DescribeGroupsRequest(
+                        groups=classic, include_authorized_operations=include_authorized_operations and version >= 3
+                    ),
+                    version=version,
+                    timeout=self._request_timeout,
+                )
+                for group in described.groups:
+                    if group.error_code:
+                        errors[group.group_id] = error_of(group.error_code, group.error_message)
+                    else:
+                        done[group.group_id] = _classic_group(group, node)
+            return done, errors
+
+        return await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+
+    async def delete_consumer_groups(self, groups: Iterable[str] | str, *, timeout: float | None = None) -> None:
+        """Delete groups that have no members, and their offsets."""
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, None]:
+            response = await self._ask(node.id, DeleteGroupsRequest(groups_names=names))
+            done = {r.group_id: None for r in response.results if not r.error_code}
+            return done, {r.group_id: error_of(r.error_code) for r in response.results if r.error_code}
+
+        await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+
+    async def remove_members_from_consumer_group(
+        self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Throw members out of a classic group: those given, or all."""
+        if members is None:
+            described = (await self.describe_consumer_groups(group, timeout=timeout))[group]
+            wanted = [
+                MemberToRemove(m.group_instance_id, "" if m.group_instance_id else m.member_id)
+                for m in described.members
+            ]
+        else:
+            wanted = list(members)
+        if not wanted:
+            return
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, list[Any]]:
+            request = LeaveGroupRequest(
+                group_id=group,
+                members=[
+                    MemberIdentity(
+                        member_id=m.member_id, group_instance_id=m.group_instance_id, reason=REMOVED_BY_ADMIN
+                    )
+                    for m in wanted
+                ],
+            )
+            response = await self._ask(node.id, request)
+            if response.error_code:
+                return {}, {group: error_of(response.error_code)}
+            return {group: response.members}, {}
+
+        answers = (await self._one_group(group, ask, timeout)) or []
+        errors = {
+            MemberToRemove(m.group_instance_id, m.member_id): error_of(m.error_code) for m in answers if m.error_code
+        }
+        if errors:
+            raise AdminError(errors, {})
+
+    # --- offsets
+
+    async def list_consumer_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed: for the given partitions (None where nothing is), or all that there is.
+
+        `require_stable` waits for offsets that are part of an open transaction.
+        """
+        wanted = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        if wanted is not None and not wanted:
+            return {}
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, OffsetAndMetadata | None]]:
+            connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
+            version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
+            request = _offset_fetch(group, wanted, version, require_stable)
+            response = await connection.send(request, version=version, timeout=self._request_timeout)
+            answer = response.groups[0] if version >= FIRST_FETCH_OF_GROUPS else response
+            if answer.error_code:
+                return {}, {group: error_of(answer.error_code)}
+            found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    if p.error_code:
+                        return {}, {group: error_of(p.error_code, f"{topic.name}-{p.partition_index}")}
+                    committed = OffsetAndMetadata(
+                        p.committed_offset,
+                        p.metadata or "",
+                        None if p.committed_leader_epoch < 0 else p.committed_leader_epoch,
+                    )
+                    if p.committed_offset >= 0 or wanted is not None:
+                        tp = TopicPartition(topic.name, p.partition_index)
+                        found[tp] = committed if p.committed_offset >= 0 else None
+            return {group: found}, {}
+
+        passing = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
+        found: dict[TopicPartition, OffsetAndMetadata | None] = await self._one_group(group, ask, timeout, passing)
+        return found
+
+    async def alter_consumer_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Set what is committed, for a group that nobody consumes with now."""
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
+            topics: dict[str, OffsetCommitRequestTopic] = {}
+            for (name, partition), given in offsets.items():
+                offset = OffsetAndMetadata(given) if isinstance(given, int) else given
+                topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
+                topic.partitions.append(
+                    OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset.offset,
+                        committed_leader_epoch=-1 if offset.leader_epoch is None else offset.leader_epoch,
+                        committed_metadata=offset.metadata,
+                    )
+                )
+            request = OffsetCommitRequest(group_id=group, topics=list(topics.values()))
+            response = await self._ask(node.id, request, LAST_COMMIT_BY_NAME)
+            return _codes(group, response)
+
+        _raise_for(await self._one_group(group, ask, timeout))
+
+    async def delete_consumer_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> None:
+        """Forget what is committed for partitions of topics that the group is not subscribed to."""
+        wanted = by_topic(partitions)
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
+            request = OffsetDeleteRequest(
+                group_id=group,
+                topics=[
+                    OffsetDeleteRequestTopic(
+                        name=name, partitions=[OffsetDeleteRequestPartition(partition_index=p) for p in ids]
+                    )
+                    for name, ids in wanted.items()
+                ],
+            )
+            response = await self._ask(node.id, request)
+            if response.error_code:
+                return {}, {group: error_of(response.error_code)}
+            return _codes(group, response)
+
+        _raise_for(await self._one_group(group, ask, timeout))
+
+    async def _one_group(
+        self, group: str, ask: Any, timeout: float | None, passing: frozenset[ErrorCode] = frozenset()
+    ) -> Any:
+        """For one group; raises its error as it is."""
+
+        async def attempt(left: list[str]) -> Outcome[str, Any]:
+            return await ask(await self._coordinator(group), left)  # type: ignore[no-any-return]
+
+        try:
+            return (await self._each([group], attempt, timeout, passing))[group]
+        except AdminError as error:
+            raise error.errors[group] from None
+
+
+def _offset_fetch(
+    group: str, partitions: list[TopicPartition] | None, version: int, require_stable: bool
+) -> OffsetFetchRequest:
+    topics = None if partitions is None else by_topic(partitions)
+    request = OffsetFetchRequest(require_stable=require_stable and version >= 7)
+    if version >= FIRST_FETCH_OF_GROUPS:
+        names = None
+        if topics is not None:
+            names = [OffsetFetchRequestTopics(name=name, partition_indexes=ids) for name, ids in topics.items()]
+        request.groups = [OffsetFetchRequestGroup(group_id=group, topics=names)]
+    else:
+        request.group_id = group
+        request.topics = None
+        if topics is not None:
+            request.topics = [OffsetFetchRequestTopic(name=name, partition_indexes=ids) for name, ids in topics.items()]
+    return request
+
+
+def _codes(group: str, response: Any) -> Outcome[str, dict[TopicPartition, int]]:
+    """Error codes by partition; one that concerns the whole group, which is then in all of them, as an error."""
+    codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+    different = set(codes.values())
+    if len(different) == 1 and (code := different.pop()):
+        return {}, {group: error_of(code)}
+    return {group: codes}, {}
+
+
+def _raise_for(codes: Mapping[TopicPartition, int]) -> None:
+    errors = {tp: error_of(code) for tp, code in codes.items() if code}
+    if errors:
+        raise AdminError(errors, {tp: None for tp, code in codes.items() if not code})
+
+
+def _new_group(group: Any, node: Node) -> ConsumerGroupDescription:
+    def partitions(assignment: Any) -> frozenset[TopicPartition]:
+        return frozenset(TopicPartition(t.topic_name, p) for t in assignment.topic_partitions for p in t.partitions)
+
+    return ConsumerGroupDescription(
+        group.group_id,
+        group.group_state,
+        "consumer",
+        CONSUMER,
+        group.assignor_name,
+        node,
+        tuple(
+            MemberDescription(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                partitions(m.assignment),
+                partitions(m.target_assignment),
+                m.member_epoch,
+                m.rack_id,
+                tuple(m.subscribed_topic_names),
+                m.subscribed_topic_regex,
+            )
+            for m in group.members
+        ),
+        group.group_epoch,
+        group.assignment_epoch,
+        operations(group.authorized_operations),
+    )
+
+
+def _classic_group(group: Any, node: Node) -> ConsumerGroupDescription:
+    return ConsumerGroupDescription(
+        group.group_id,
+        group.group_state,
+        "classic",
+        group.protocol_type,
+        group.protocol_data,
+        node,
+        tuple(_classic_member(m, group.protocol_type) for m in group.members),
+        authorized_operations=operations(group.authorized_operations),
+    )
+
+
+def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
+    assignment: frozenset[TopicPartition] = frozenset()
+    topics: tuple[str, ...] = ()
+    rack = user_data = None
+    if protocol_type in (CONSUMER, ""):
+        found = _versioned(ConsumerProtocolAssignment, member.member_assignment)
+        if found is not None:
+            assignment = frozenset(TopicPartition(t.topic, p) for t in found.assigned_partitions for p in t.partitions)
+        subscription = _versioned(ConsumerProtocolSubscription, member.member_metadata)
+        if subscription is not None:
+            topics, rack, user_data = tuple(subscription.topics), subscription.rack_id, subscription.user_data
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        assignment,
+        rack_id=rack,
+        subscribed_topics=topics,
+        user_data=user_data,
+    )
+
+
+def _versioned(kind: Any, data: bytes) -> Any:
+    """Data of the consumer protocol, with its version in front; None for none, or what cannot be read."""
+    if len(data) < 2:
+        return None
+    version = int.from_bytes(data[:2], "big", signed=True)
+    try:
+        return kind.decode(data, 2, min(max(version, kind.MIN_VERSION), kind.MAX_VERSION))[0]
+    except ProtocolError:
+        return None

@@ -1,0 +1,97 @@
+"""Log directories: what is where, and moving a replica to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kavka.client.admin.base import AdminBase, Outcome, by_topic, gather
+from kavka.client.admin.types import LogDirDescription, ReplicaInfo, TopicPartitionReplica
+from kavka.client.errors import error_of
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from kavka.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+
+
+class LogDirs(AdminBase):
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """By broker and path: which partitions (or those of the given ones) lie there, and how large they are."""
+        topics = None
+        if partitions is not None:
+            topics = [DescribableLogDirTopic(topic=t, partitions=ids) for t, ids in by_topic(partitions).items()]
+
+        async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
+            response = await self._ask(node_id, DescribeLogDirsRequest(topics=topics))
+            if response.error_code:
+                return {}, {node_id: error_of(response.error_code)}
+            found: dict[str, LogDirDescription] = {}
+            for result in response.results:
+                replicas: dict[TopicPartition, list[ReplicaInfo]] = {}
+                for topic in result.topics:
+                    for p in topic.partitions:
+                        replicas.setdefault(TopicPartition(topic.name, p.partition_index), []).append(
+                            ReplicaInfo(p.partition_size, p.offset_lag, p.is_future_key)
+                        )
+                found[result.log_dir] = LogDirDescription(
+                    error_of(result.error_code) if result.error_code else None,
+                    replicas,
+                    None if result.total_bytes < 0 else result.total_bytes,
+                    None if result.usable_bytes < 0 else result.usable_bytes,
+                )
+            return {node_id: found}, {}
+
+        async def attempt(ids: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
+            return await gather({broker: [broker] for broker in ids}, ask)
+
+        return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
+
+    async def alter_replica_log_dirs(
+        self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
+    ) -> None:
+        """Begin to move replicas to other log directories of their brokers. Done when `describe_log_dirs` says so."""
+        wanted = {TopicPartitionReplica(*replica): path for replica, path in moves.items()}
+
+        async def ask(node_id: int, replicas: list[TopicPartitionReplica]) -> Outcome[TopicPartitionReplica, None]:
+            dirs: dict[str, dict[str, list[int]]] = {}
+            for replica in replicas:
+                ids = dirs.setdefault(wanted[replica], {}).setdefault(replica.topic, [])
+                ids.append(replica.partition)
+            request = AlterReplicaLogDirsRequest(
+                dirs=[
+                    AlterReplicaLogDir(
+                        path=path,
+                        topics=[AlterReplicaLogDirTopic(name=name, partitions=ids) for name, ids in topics.items()],
+                    )
+                    for path, topics in dirs.items()
+                ]
+            )
+            response = await self._ask(node_id, request)
+            done: dict[TopicPartitionReplica, None] = {}
+            errors: dict[TopicPartitionReplica, KafkaError] = {}
+            for result in response.results:
+                for p in result.partitions:
+                    key = TopicPartitionReplica(result.topic_name, p.partition_index, node_id)
+                    if p.error_code:
+                        errors[key] = error_of(p.error_code)
+                    else:
+                        done[key] = None
+            return done, errors
+
+        async def attempt(replicas: list[TopicPartitionReplica]) -> Outcome[TopicPartitionReplica, None]:
+            await self._brokers()
+            grouped: dict[int, list[TopicPartitionReplica]] = {}
+            for replica in replicas:
+                grouped.setdefault(replica.broker_id, []).append(replica)
+            return await gather(grouped, ask)
+
+        await self._each(wanted, attempt, timeout)

@@ -1,0 +1,107 @@
+"""Offsets of partitions, and the deletion of records before one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kavka.client.admin.base import AdminBase, Outcome, by_topic, milliseconds
+from kavka.client.admin.types import ListedOffset, OffsetSpec
+from kavka.client.errors import UnsupportedVersion, error_of
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+# From which version on a question can be asked that is no timestamp.
+FIRST_WITH_SPECIAL = {-3: 7, -4: 8, -5: 9, -6: 11}
+
+
+class Records(AdminBase):
+    async def list_offsets(
+        self,
+        partitions: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: str = "read_uncommitted",
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset that each spec asks for. With read_committed, the latest is that of the first open transaction."""
+        if isolation_level not in ISOLATION:
+            raise ValueError(f"isolation_level must be one of {', '.join(ISOLATION)}, not {isolation_level}")
+        wanted = {TopicPartition(*tp): spec for tp, spec in partitions.items()}
+
+        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, ListedOffset]:
+            connection = await self.cluster.connection(node_id, timeout=self._request_timeout)
+            version = connection.version_of(ApiKey.LIST_OFFSETS)
+            for tp in some:
+                if version < FIRST_WITH_SPECIAL.get(wanted[tp].timestamp, 1):
+                    raise UnsupportedVersion(f"{connection.name} cannot be asked for such an offset")
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=ISOLATION[isolation_level],
+                topics=[
+                    ListOffsetsTopic(
+                        name=name,
+                        partitions=[
+                            ListOffsetsPartition(partition_index=p, timestamp=wanted[TopicPartition(name, p)].timestamp)
+                            for p in ids
+                        ],
+                    )
+                    for name, ids in by_topic(some).items()
+                ],
+                timeout_ms=milliseconds(self._request_timeout),
+            )
+            response = await connection.send(request, version=version, timeout=self._request_timeout)
+            done: dict[TopicPartition, ListedOffset] = {}
+            errors: dict[TopicPartition, KafkaError] = {}
+            for topic in response.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        errors[tp] = error_of(p.error_code)
+                    else:
+                        epoch = None if p.leader_epoch < 0 else p.leader_epoch
+                        done[tp] = ListedOffset(p.offset, p.timestamp, epoch)
+            return done, errors
+
+        return await self._each_leader(wanted, ask, timeout)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete all records before an offset (-1: before the high watermark). Returns the offset of the first that is
+        left, by partition."""
+        wanted = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+
+        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, int]:
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=name,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=p, offset=wanted[TopicPartition(name, p)])
+                            for p in ids
+                        ],
+                    )
+                    for name, ids in by_topic(some).items()
+                ],
+                timeout_ms=milliseconds(self._request_timeout),
+            )
+            response = await self._ask(node_id, request)
+            done: dict[TopicPartition, int] = {}
+            errors: dict[TopicPartition, KafkaError] = {}
+            for topic in response.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        errors[tp] = error_of(p.error_code)
+                    else:
+                        done[tp] = p.low_watermark
+            return done, errors
+
+        return await self._each_leader(wanted, ask, timeout)

@@ -1,0 +1,286 @@
+"""Topics: create, list, describe, delete, more partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from kavka.client.admin.base import AdminBase, Outcome, listed, milliseconds
+from kavka.client.admin.types import (
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+    TopicDescription,
+    TopicListing,
+    TopicPartitionInfo,
+    operations,
+)
+from kavka.client.errors import UnsupportedVersion, error_of
+from kavka.client.metadata import Node
+from kavka.common.errors import KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kavka.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+)
+from kavka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kavka.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from kavka.protocol.messages.metadata import MetadataRequestTopic, MetadataResponseTopic
+
+FIRST_WITH_BROKER_DEFAULTS = 4
+FIRST_DELETE_BY_ID = 6
+
+
+class Topics(AdminBase):
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
+    ) -> dict[str, CreatedTopic]:
+        """Make topics; a name alone stands for one with the broker's defaults. `validate_only` makes nothing."""
+        wanted = {
+            t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in listed(topics, (NewTopic, str)))
+        }
+        limit = self._timeout if timeout is None else timeout
+
+        async def attempt(names: list[str]) -> Outcome[str, CreatedTopic]:
+            connection = await self.cluster.connection(await self._controller(), timeout=self._request_timeout)
+            version = connection.version_of(ApiKey.CREATE_TOPICS)
+            request = CreateTopicsRequest(
+                topics=[_creatable(wanted[name], version) for name in names],
+                timeout_ms=milliseconds(limit),
+                validate_only=validate_only,
+            )
+            response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
+            done = {t.name: _created(t) for t in response.topics if not t.error_code}
+            return done, {t.name: error_of(t.error_code, t.error_message) for t in response.topics if t.error_code}
+
+        return await self._each(wanted, attempt, timeout)
+
+    async def list_topics(
+        self, list_internal: bool = False, *, timeout: float | None = None
+    ) -> dict[str, TopicListing]:
+        """All topics by name, the cluster's own only if asked for."""
+
+        async def attempt() -> dict[str, TopicListing]:
+            response = await self._metadata(None)
+            found = (TopicListing(t.name or "", t.topic_id, t.is_internal) for t in response.topics)
+            return {t.name: t for t in sorted(found) if list_internal or not t.is_internal}
+
+        return await self._once("list_topics", attempt, timeout)
+
+    async def describe_topics(
+        self,
+        topics: Iterable[str | UUID] | str | UUID,
+        *,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str | UUID, TopicDescription]:
+        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given."""
+        wanted: list[str | UUID] = listed(topics, (str, UUID))
+
+        async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, TopicDescription]:
+            connection = await self.cluster.any_connection(timeout=self._request_timeout)
+            names = [key for key in keys if isinstance(key, str)]
+            done: dict[str | UUID, TopicDescription] = {}
+            errors: dict[str | UUID, KafkaError] = {}
+            if names and connection.supports(ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+                await self._describe_by_pages(names, include_authorized_operations, done, errors)
+                keys = [key for key in keys if not isinstance(key, str)]
+            if keys:
+                response = await self._metadata(
+                    (
+                        MetadataRequestTopic(name=key)
+                        if isinstance(key, str)
+                        else MetadataRequestTopic(topic_id=key, name=None)
+                        for key in keys
+                    ),
+                    include_authorized_operations,
+                )
+                for topic in response.topics:
+                    key: str | UUID = topic.name if topic.name is not None and topic.name in keys else topic.topic_id
+                    if topic.error_code:
+                        errors[key] = error_of(topic.error_code)
+                    else:
+                        done[key] = _description(topic, self.cluster.nodes)
+            return done, errors
+
+        return await self._each(wanted, attempt, timeout)
+
+    async def _describe_by_pages(
+        self,
+        names: list[str],
+        include_operations: bool,
+        done: dict[str | UUID, TopicDescription],
+        errors: dict[str | UUID, KafkaError],
+    ) -> None:
+        """DescribeTopicPartitions answers in pages; a topic may lie across two of them."""
+        await self._brokers()
+        partitions: dict[str, list[TopicPartitionInfo]] = {}
+        heads: dict[str, DescribeTopicPartitionsResponseTopic] = {}
+        cursor: Cursor | None = None
+        while True:
+            # With a cursor, only topics from there on are wanted, in the order of their names.
+            left = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
+            request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in left], cursor=cursor)
+            response = await self._ask(None, request)
+            for topic in response.topics:
+                name = topic.name or ""
+                if topic.error_code:
+                    errors[name] = error_of(topic.error_code)
+                    continue
+                heads[name] = topic
+                partitions.setdefault(name, []).extend(
+                    _partition(p, self.cluster.nodes, p.eligible_leader_replicas, p.last_known_elr)
+                    for p in topic.partitions
+                )
+            cursor = response.next_cursor
+            if cursor is None:
+                break
+        for name, head in heads.items():
+            found = sorted(partitions[name], key=lambda p: p.partition)
+            bits = head.topic_authorized_operations
+            done[name] = TopicDescription(
+                name,
+                head.topic_id,
+                head.is_internal,
+                tuple(found),
+                operations(bits) if include_operations else None,
+            )
+
+    async def delete_topics(self, topics: Iterable[str | UUID] | str | UUID, *, timeout: float | None = None) -> None:
+        """Delete topics by name or by id, with all their records."""
+        wanted: list[str | UUID] = listed(topics, (str, UUID))
+        limit = self._timeout if timeout is None else timeout
+
+        async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, None]:
+            connection = await self.cluster.connection(await self._controller(), timeout=self._request_timeout)
+            version = connection.version_of(ApiKey.DELETE_TOPICS)
+            request = DeleteTopicsRequest(timeout_ms=milliseconds(limit))
+            if version >= FIRST_DELETE_BY_ID:
+                request.topics = [
+                    DeleteTopicState(name=key) if isinstance(key, str) else DeleteTopicState(name=None, topic_id=key)
+                    for key in keys
+                ]
+            elif all(isinstance(key, str) for key in keys):
+                request.topic_names = [str(key) for key in keys]
+            else:
+                raise UnsupportedVersion(f"{connection.name} cannot delete topics by id")
+            response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
+            done: dict[str | UUID, None] = {}
+            errors: dict[str | UUID, KafkaError] = {}
+            for answer in response.responses:
+                key = answer.name if answer.name in keys else answer.topic_id
+                if answer.error_code:
+                    errors[key] = error_of(answer.error_code, answer.error_message)
+                else:
+                    done[key] = None
+            return done, errors
+
+        await self._each(wanted, attempt, timeout)
+
+    async def create_partitions(
+        self,
+        partitions: Mapping[str, NewPartitions | int],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Give topics more partitions: the new total by topic. There is no way to have fewer."""
+        wanted = {name: NewPartitions(p) if isinstance(p, int) else p for name, p in partitions.items()}
+        limit = self._timeout if timeout is None else timeout
+
+        async def attempt(names: list[str]) -> Outcome[str, None]:
+            request = CreatePartitionsRequest(
+                topics=[_more_partitions(name, wanted[name]) for name in names],
+                timeout_ms=milliseconds(limit),
+                validate_only=validate_only,
+            )
+            response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
+            done = {r.name: None for r in response.results if not r.error_code}
+            return done, {r.name: error_of(r.error_code, r.error_message) for r in response.results if r.error_code}
+
+        await self._each(wanted, attempt, timeout)
+
+
+def _creatable(topic: NewTopic, version: int) -> CreatableTopic:
+    partitions, replicas = topic.num_partitions, topic.replication_factor
+    assignments = [
+        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+        for partition, brokers in (topic.replica_assignments or {}).items()
+    ]
+    if not assignments and version < FIRST_WITH_BROKER_DEFAULTS and (partitions is None or replicas is None):
+        raise UnsupportedVersion("a broker this old needs the number of partitions and of replicas")
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if partitions is None else partitions,
+        replication_factor=-1 if replicas is None else replicas,
+        assignments=assignments,
+        configs=[CreatableTopicConfig(name=name, value=_text(value)) for name, value in (topic.configs or {}).items()],
+    )
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _created(answer: CreatableTopicResult) -> CreatedTopic:
+    configs = {config.name: config.value for config in answer.configs or ()}
+    return CreatedTopic(answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor, configs)
+
+
+def _more_partitions(name: str, wanted: NewPartitions) -> CreatePartitionsTopic:
+    assignments = None
+    if wanted.assignments is not None:
+        assignments = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in wanted.assignments]
+    return CreatePartitionsTopic(name=name, count=wanted.total, assignments=assignments)
+
+
+def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
+    found = sorted((_partition(p, nodes) for p in topic.partitions), key=lambda p: p.partition)
+    return TopicDescription(
+        topic.name or "",
+        topic.topic_id,
+        topic.is_internal,
+        tuple(found),
+        operations(topic.topic_authorized_operations),
+    )
+
+
+def _partition(
+    answer: object,
+    nodes: Mapping[int, Node],
+    eligible: list[int] | None = None,
+    last_known: list[int] | None = None,
+) -> TopicPartitionInfo:
+    def brokers(ids: Iterable[int]) -> tuple[Node, ...]:
+        return tuple(nodes.get(broker_id) or Node(broker_id, "", -1) for broker_id in ids)
+
+    leader = answer.leader_id  # type: ignore[attr-defined]
+    return TopicPartitionInfo(
+        answer.partition_index,  # type: ignore[attr-defined]
+        None if leader < 0 else brokers([leader])[0],
+        answer.leader_epoch,  # type: ignore[attr-defined]
+        brokers(answer.replica_nodes),  # type: ignore[attr-defined]
+        brokers(answer.isr_nodes),  # type: ignore[attr-defined]
+        brokers(answer.offline_replicas),  # type: ignore[attr-defined]
+        None if eligible is None else brokers(eligible),
+        None if last_known is None else brokers(last_known),
+    )

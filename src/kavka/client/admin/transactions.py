@@ -1,0 +1,173 @@
+"""Producers and transactions: what brokers know of them, and ending those that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kavka.client.admin.base import AdminBase, Outcome, by_topic, listed
+from kavka.client.admin.types import (
+    AbortTransactionSpec,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
+from kavka.client.cluster import TRANSACTION
+from kavka.client.errors import UnsupportedVersion, error_of
+from kavka.client.metadata import Node
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from kavka.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
+from kavka.protocol.messages.list_transactions import ListTransactionsRequest
+from kavka.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+
+class Transactions(AdminBase):
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, list[ProducerState]]:
+        """The producers that the partition's leader knows, with where their open transaction began."""
+
+        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
+            topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(some).items()]
+            response = await self._ask(node_id, DescribeProducersRequest(topics=topics))
+            done: dict[TopicPartition, list[ProducerState]] = {}
+            errors: dict[TopicPartition, KafkaError] = {}
+            for topic in response.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        errors[tp] = error_of(p.error_code, p.error_message)
+                        continue
+                    done[tp] = [
+                        ProducerState(
+                            s.producer_id,
+                            s.producer_epoch,
+                            s.last_sequence,
+                            s.last_timestamp,
+                            _or_none(s.coordinator_epoch),
+                            _or_none(s.current_txn_start_offset),
+                        )
+                        for s in p.active_producers
+                    ]
+            return done, errors
+
+        return await self._each_leader([TopicPartition(*tp) for tp in partitions], ask, timeout)
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """The transactions that the coordinators know, of all brokers."""
+
+        async def attempt(brokers: list[int]) -> Outcome[int, list[TransactionListing]]:
+            done: dict[int, list[TransactionListing]] = {}
+            errors: dict[int, KafkaError] = {}
+            for broker in brokers:
+                try:
+                    connection = await self.cluster.connection(broker, timeout=self._request_timeout)
+                    version = connection.version_of(ApiKey.LIST_TRANSACTIONS)
+                    if (longer_than_ms is not None and version < 1) or (pattern is not None and version < 2):
+                        raise UnsupportedVersion(f"{connection.name} cannot filter transactions that way")
+                    request = ListTransactionsRequest(
+                        state_filters=list(states), producer_id_filters=list(producer_ids)
+                    )
+                    if longer_than_ms is not None:
+                        request.duration_filter = longer_than_ms
+                    if pattern is not None:
+                        request.transactional_id_pattern = pattern
+                    response = await connection.send(request, version=version, timeout=self._request_timeout)
+                    if response.error_code:
+                        raise error_of(response.error_code)
+                    done[broker] = [
+                        TransactionListing(t.transactional_id, t.producer_id, t.transaction_state)
+                        for t in response.transaction_states
+                    ]
+                except KafkaError as error:
+                    errors[broker] = error
+            return done, errors
+
+        found = await self._each(await self._brokers(), attempt, timeout)
+        return sorted(listing for some in found.values() for listing in some)
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        async def ask(node: Node, ids: list[str]) -> Outcome[str, TransactionDescription]:
+            response = await self._ask(node.id, DescribeTransactionsRequest(transactional_ids=ids))
+            done: dict[str, TransactionDescription] = {}
+            errors: dict[str, KafkaError] = {}
+            for t in response.transaction_states:
+                if t.error_code:
+                    errors[t.transactional_id] = error_of(t.error_code)
+                    continue
+                done[t.transactional_id] = TransactionDescription(
+                    t.transactional_id,
+                    node,
+                    t.transaction_state,
+                    t.producer_id,
+                    t.producer_epoch,
+                    t.transaction_timeout_ms,
+                    _or_none(t.transaction_start_time_ms),
+                    frozenset(TopicPartition(topic.topic, p) for topic in t.topics for p in topic.partitions),
+                )
+            return done, errors
+
+        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
+
+    async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
+        """End a transaction that hangs in a partition, behind its coordinator's back: only for one that no coordinator
+        ends any more. Readers of committed records go on after it."""
+        wanted = TopicPartition(*spec.partition)
+
+        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, None]:
+            marker = WritableTxnMarker(
+                producer_id=spec.producer_id,
+                producer_epoch=spec.producer_epoch,
+                transaction_result=False,
+                coordinator_epoch=spec.coordinator_epoch,
+                topics=[WritableTxnMarkerTopic(name=wanted.topic, partition_indexes=[wanted.partition])],
+            )
+            response = await self._ask(node_id, WriteTxnMarkersRequest(markers=[marker]))
+            codes = [p.error_code for m in response.markers for t in m.topics for p in t.partitions]
+            if codes != [0]:
+                return {}, {wanted: error_of(codes[0] if codes else -1)}
+            return {wanted: None}, {}
+
+        await self._each_leader([wanted], ask, timeout)
+
+    async def fence_producers(
+        self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
+    ) -> dict[str, tuple[int, int]]:
+        """Shut out the producers that use these transactional ids now; their open transactions are aborted. Returns the
+        producer id and epoch that each has after that."""
+
+        async def ask(node: Node, ids: list[str]) -> Outcome[str, tuple[int, int]]:
+            done: dict[str, tuple[int, int]] = {}
+            errors: dict[str, KafkaError] = {}
+            for name in ids:
+                # The timeout is that of a transaction that never begins.
+                request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+                response = await self._ask(node.id, request)
+                if response.error_code:
+                    errors[name] = error_of(response.error_code)
+                else:
+                    done[name] = response.producer_id, response.producer_epoch
+            return done, errors
+
+        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
+
+
+def _or_none(number: int) -> int | None:
+    return None if number < 0 else number

@@ -1,0 +1,361 @@
+"""What the admin client takes and gives: plain values, nothing that talks to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from kavka.client.metadata import Node
+from kavka.common.config import ConfigType
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+
+NO_OPERATIONS = -(2**31)
+
+
+# --- topics
+
+
+@dataclass(slots=True)
+class NewTopic:
+    """A topic to be made. Without a number of partitions or of replicas the broker's defaults count; with
+    `replica_assignments` (partition to broker ids) neither is given."""
+
+    name: str
+    num_partitions: int | None = None
+    replication_factor: int | None = None
+    replica_assignments: Mapping[int, Sequence[int]] | None = None
+    configs: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What was made. A broker older than 2.4 says no more than the name: then the numbers are -1."""
+
+    name: str
+    topic_id: UUID
+    num_partitions: int
+    replication_factor: int
+    configs: dict[str, str | None]
+
+
+class TopicListing(NamedTuple):
+    name: str
+    topic_id: UUID
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitionInfo:
+    """`leader` is None where there is none. `eligible_leaders` and `last_known_eligible` are for clusters that keep
+    such a list, else None."""
+
+    partition: int
+    leader: Node | None
+    leader_epoch: int
+    replicas: tuple[Node, ...]
+    isr: tuple[Node, ...]
+    offline_replicas: tuple[Node, ...] = ()
+    eligible_leaders: tuple[Node, ...] | None = None
+    last_known_eligible: tuple[Node, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: tuple[TopicPartitionInfo, ...]
+    authorized_operations: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class NewPartitions:
+    """`total` partitions in all; `assignments` has the brokers of each new one."""
+
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+# --- configurations
+
+
+class ResourceType(IntEnum):
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """Whose settings: a topic, a broker by its id as text ("" for all brokers' default), a group."""
+
+    type: ResourceType
+    name: str
+
+    @classmethod
+    def topic(cls, name: str) -> ConfigResource:
+        return cls(ResourceType.TOPIC, name)
+
+    @classmethod
+    def broker(cls, broker_id: int | str = "") -> ConfigResource:
+        return cls(ResourceType.BROKER, str(broker_id))
+
+    @classmethod
+    def group(cls, name: str) -> ConfigResource:
+        return cls(ResourceType.GROUP, name)
+
+
+class ConfigSource(IntEnum):
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_sensitive: bool
+    is_read_only: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    type: ConfigType | None = None
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class OpType(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AlterConfigOp(NamedTuple):
+    """One change of a setting: set it, delete it (back to the default), or add to or take from one that is a list."""
+
+    name: str
+    value: str | None = None
+    op: OpType = OpType.SET
+
+    @classmethod
+    def delete(cls, name: str) -> AlterConfigOp:
+        return cls(name, None, OpType.DELETE)
+
+
+# --- log directories
+
+
+class TopicPartitionReplica(NamedTuple):
+    topic: str
+    partition: int
+    broker_id: int
+
+
+class ReplicaInfo(NamedTuple):
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    error: KafkaError | None
+    replicas: dict[TopicPartition, list[ReplicaInfo]]
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+
+
+# --- the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str | None
+    controller: Node | None
+    nodes: tuple[Node, ...]
+    authorized_operations: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMetadata:
+    """Ranges of versions by name: what the cluster has agreed on, and what the broker that was asked knows."""
+
+    finalized: dict[str, tuple[int, int]]
+    supported: dict[str, tuple[int, int]]
+    finalized_epoch: int | None
+
+
+# --- groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """`type` is consumer or classic, None where the broker does not say."""
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+    @property
+    def is_simple(self) -> bool:
+        """Only offsets are committed under this name; nobody ever joined."""
+        return self.protocol_type == ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: frozenset[TopicPartition]
+    target_assignment: frozenset[TopicPartition] | None = None
+    member_epoch: int | None = None
+    rack_id: str | None = None
+    subscribed_topics: tuple[str, ...] = ()
+    subscribed_pattern: str | None = None
+    user_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescription:
+    """`assignor` is the protocol that a classic group has chosen, or the broker's assignor."""
+
+    group_id: str
+    state: str
+    type: str
+    protocol_type: str
+    assignor: str
+    coordinator: Node
+    members: tuple[MemberDescription, ...]
+    group_epoch: int | None = None
+    target_assignment_epoch: int | None = None
+    authorized_operations: frozenset[int] | None = None
+
+
+class MemberToRemove(NamedTuple):
+    """By its static id, or by the id that the group gave it."""
+
+    group_instance_id: str | None = None
+    member_id: str = ""
+
+
+# --- offsets
+
+
+class OffsetSpec(NamedTuple):
+    """Which offset of a partition: see the class methods."""
+
+    timestamp: int
+
+    @classmethod
+    def latest(cls) -> OffsetSpec:
+        """After the last record."""
+        return cls(-1)
+
+    @classmethod
+    def earliest(cls) -> OffsetSpec:
+        """Of the first record that is still there."""
+        return cls(-2)
+
+    @classmethod
+    def max_timestamp(cls) -> OffsetSpec:
+        """Of the record with the highest timestamp."""
+        return cls(-3)
+
+    @classmethod
+    def for_timestamp(cls, timestamp: int) -> OffsetSpec:
+        """Of the first record with this timestamp (milliseconds) or a later one."""
+        return cls(timestamp)
+
+
+class ListedOffset(NamedTuple):
+    """`offset` is -1 where no record answers the question."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int | None
+
+
+# --- producers and transactions
+
+
+class ProducerState(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int | None
+    current_transaction_start_offset: int | None
+
+
+class TransactionListing(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    transactional_id: str
+    coordinator: Node
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: frozenset[TopicPartition]
+
+
+class AbortTransactionSpec(NamedTuple):
+    """A transaction that hangs in a partition; `describe_producers` has the numbers."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int = -1
+
+
+# --- replicas
+
+
+class ElectionType(IntEnum):
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = field(default=())
+    removing_replicas: tuple[int, ...] = field(default=())
+
+
+def operations(bits: int) -> frozenset[int] | None:
+    """Numbers of the operations that a bit field allows; None where the broker was not asked."""
+    if bits == NO_OPERATIONS:
+        return None
+    return frozenset(n for n in range(32) if bits >> n & 1)

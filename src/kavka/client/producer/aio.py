@@ -1,0 +1,168 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kavka.client.errors import ClientClosed
+from kavka.client.metadata import PartitionMetadata
+from kavka.client.producer._append import Accumulator, RecordFuture, SendPath
+from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.record import Callback, Headers, ProducerRecord, RecordMetadata
+from kavka.client.producer.transactions import Transactions
+from kavka.client.producer_config import producer_config
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+
+class Producer:
+    """Sends records to a cluster, on the loop it was started on. Many tasks may share one.
+
+        async with Producer(bootstrap_servers="localhost:9092") as producer:
+            future = await producer.send("orders", key="k1", value="v1")
+            print((await future).offset)
+
+    Without `async with`: `await producer.start()`, and `await producer.close()` at the end.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        settings = producer_config(config, keywords)
+        self._core = ProducerCore(settings, self._make_path)
+        self._try_send = self._path.try_send
+        self._sync = settings["producer.type"] == "sync"
+        self._max_block = settings.seconds("max.block.ms")
+
+    def _make_path(self, accumulator: Accumulator) -> SendPath:
+        self._path = SendPath(accumulator)
+        return self._path
+
+    async def start(self) -> Self:
+        await self._core.start()
+        return self
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left and end; after `timeout` seconds the rest fails."""
+        if not self._core.closed:
+            await self._core.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- sending
+
+    async def send(
+        self,
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers | None = None,
+        callback: Callback | None = None,
+    ) -> RecordFuture:
+        """Put a record on its way, after waiting for metadata or for room if need be. Awaiting the result waits for
+        the broker's answer."""
+        future = self._try_send(topic, value, key, partition, timestamp, headers, callback)
+        if future is None:
+            future = await self._drive(self._core.steps(topic, value, key, partition, timestamp, headers, callback))
+            if self._sync:
+                await future
+        return future  # type: ignore[no-any-return]
+
+    async def send_and_wait(
+        self,
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send, and wait for the broker's answer."""
+        future = await self.send(topic, value, key, partition, timestamp, headers)
+        return await future  # type: ignore[no-any-return]
+
+    async def _drive(self, steps: Steps) -> RecordFuture:
+        try:
+            wait = next(steps)
+            while True:
+                try:
+                    await self._wait(wait)
+                except Exception as error:
+                    wait = steps.throw(error)
+                else:
+                    wait = steps.send(None)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    async def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
+        cluster = self._core.cluster
+        if isinstance(wait, WaitForTopic):
+            if wait.newer:
+                await newer_metadata(cluster, wait.topic, wait.timeout)
+            else:
+                await cluster.topic(wait.topic, wait.timeout)
+            return
+        room = asyncio.Event()
+        with wait.accumulator.lock:
+            wait.accumulator.room_waiters.append(room.set)
+        self._core.sender.run()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait.timeout):
+                await room.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything sent before has an outcome."""
+        await self._core.flush()
+
+    def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
+        """Throw away records that wait; see `ProducerCore.purge`. Returns how many."""
+        return self._core.purge(in_queue, in_flight)
+
+    # --- the cluster
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
+        found = await self._core.cluster.topic(topic, self._limit(timeout))
+        return list(found.partitions)
+
+    def metrics(self) -> dict[str, float]:
+        return self._core.all_metrics()
+
+    # --- transactions: see the blocking producer
+
+    async def init_transactions(self, timeout: float | None = None) -> None:
+        await self._transactions.init(self._limit(timeout))
+
+    async def begin_transaction(self) -> None:
+        self._transactions.begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        await self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout))
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        await self._transactions.end(True, self._limit(timeout))
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        await self._transactions.end(False, self._limit(timeout))
+
+    @property
+    def _transactions(self) -> Transactions:
+        if self._core.closed:
+            raise ClientClosed("the producer is closed")
+        return self._core.need_transactions()
+
+    def _limit(self, timeout: float | None) -> float:
+        return self._max_block if timeout is None else timeout
