@@ -123,6 +123,8 @@ def group_type(broker: Target, group: str) -> str:
 def test_a_group_is_upgraded_member_by_member_and_back_while_records_flow(
     client: str, assignors: tuple[str, ...], broker: Target, setting: Setting, request: pytest.FixtureRequest
 ) -> None:
+    if client == "confluent" and assignors == COOPERATIVE and broker.version != "kavka":
+        pytest.skip("Apache Kafka refuses the data that librdkafka's sticky assignors put into assignments")
     if client.startswith("java-"):
         request.getfixturevalue("java_parts")
     newer = "confluent" if client == "java-3.9.1" else client

@@ -13,10 +13,23 @@ from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.metadata.features import GROUP_VERSION
 from kavka.protocol.api_keys import ApiKey
-from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kavka.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
 
-@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1))
+def _on_error(
+    request: ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
+) -> ConsumerGroupHeartbeatResponse:
+    # A member does not know of records that could be too large.
+    code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else error.code
+    return ConsumerGroupHeartbeatResponse(error_code=int(code), error_message=error.message)
+
+
+@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), on_error=_on_error)
 def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     if ctx.broker.features.level(GROUP_VERSION) < 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not every broker of the cluster serves this group protocol.")

@@ -70,6 +70,15 @@ async def test_errors_come_with_their_message(services: Services) -> None:
 
 
 @with_services
+async def test_a_member_that_says_too_much_is_refused_and_leaves_nothing(services: Services) -> None:
+    offer(services)
+    names = [f"{'x' * 200}-{number}" for number in range(6_000)]
+    response = await services.ask(heartbeat(subscribed_topic_names=names), 1)
+    assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not (await services.ask(ListGroupsRequest(), 5)).groups
+
+
+@with_services
 async def test_it_is_not_served_while_some_broker_cannot(services: Services) -> None:
     offer(services, 0)
     response = await services.ask(heartbeat(), 1)
