@@ -6,6 +6,7 @@ import random
 import re
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,27 @@ def _without_last_batch(data: bytes) -> int:
     return last
 
 
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
+def test_the_java_client_commits_over_kills_of_its_broker(java_parts: None, tmp_path: Path, version: str) -> None:
+    """The broker dies while the commit is under way: before it, in it, or after it, and the client asks again."""
+    chance = random.Random(10)
+    with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(version, broker.bootstrap_servers) as client:
+        make_topics(broker, "out")
+        producer = client.producer("java", request_timeout_ms=5000, reconnect_backoff_max_ms=200)
+        for number in range(8):
+            producer.begin()
+            for partition in range(PARTITIONS):
+                producer.send("out", [str(number)], partition)
+            with ThreadPoolExecutor(1) as pool:
+                committed = pool.submit(producer.commit)
+                time.sleep(chance.uniform(0, 0.01))
+                broker.kill()
+                broker.start()
+                committed.result()
+        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        for partition in range(PARTITIONS):
+            values = [int(value or b"-1") for _, _, value, _ in found["out", partition]]
+            assert values == list(range(8))
