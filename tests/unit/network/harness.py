@@ -1,0 +1,232 @@
+"""A server with connections over socket pairs, and one made-up API whose requests say how they want to be handled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kavka.api.produce import ConnectionMustClose
+from kavka.api.registry import NEVER
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Registry
+from kavka.network.connection import Connection
+from kavka.network.server import Server
+
+KEY = 3
+PATIENCE_S = 5.0
+
+
+class Settings(SimpleNamespace):
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name.replace(".", "_"))
+
+    def is_set(self, name: str) -> bool:
+        return False
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(
+        **{
+            "socket_request_max_bytes": 100 * 1024 * 1024,
+            "max_connections": 1000,
+            "max_connections_per_ip": 1000,
+            "max_connections_per_ip_overrides": {},
+            "max_connection_creation_rate": 1000,
+            "queued_max_request_bytes": -1,
+            "connections_max_idle_ms": 600_000,
+            "socket_listen_backlog_size": 50,
+            "socket_send_buffer_bytes": 102400,
+            "socket_receive_buffer_bytes": 102400,
+            **changes,
+        }
+    )
+
+
+class Text:
+    """A request or a response that is nothing but its bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    @classmethod
+    def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Text, int]:
+        return cls(bytes(buffer[position:])), len(buffer)
+
+    def encode(self, out: list[Any], version: int) -> None:
+        out.append(self.data)
+
+
+class Unencodable(Text):
+    def encode(self, out: list[Any], version: int) -> None:
+        raise TypeError("not this")
+
+
+class EchoApi:
+    """Answers `x` with `x`; what comes before a colon says how.
+
+    future:x   when `futures[x]` is given a result;  task:x  the same in a coroutine;  fail:x  with a KafkaError;
+    crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;  none:x  not at all
+    """
+
+    key = KEY
+    name = "Echo"
+    min_version = max_version = 0
+    flexible_from = NEVER
+    request_class = Text
+
+    def __init__(self) -> None:
+        self.handled: list[str] = []
+        self.futures: dict[str, asyncio.Future[Any]] = {}
+
+    def on_error(self, request: Text, version: int, error: KafkaError) -> Text:
+        if request.data.startswith(b"crash:in the error"):
+            raise TypeError("even here")
+        return Text(b"error %d" % error.code)
+
+    def handle(self, ctx: Any, request: Text) -> Any:
+        text = request.data.decode()
+        self.handled.append(text)
+        how, _, what = text.rpartition(":")
+        match how:
+            case "future" | "task":
+                waiting = self.futures[what] = asyncio.get_running_loop().create_future()
+                return waiting if how == "future" else self._later(waiting)
+            case "fail":
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            case "crash":
+                raise ZeroDivisionError
+            case "close":
+                raise ConnectionMustClose
+            case "broken":
+                return Unencodable(b"")
+            case "none":
+                return None
+        return Text(request.data)
+
+    async def _later(self, waiting: asyncio.Future[Any]) -> Any:
+        return await asyncio.shield(waiting)
+
+    def answer(self, what: str) -> None:
+        self.futures[what].set_result(Text(what.encode()))
+
+
+def frame(text: str | bytes, correlation: int = 0, key: int = KEY, version: int = 0) -> bytes:
+    body = text.encode() if isinstance(text, str) else text
+    head = struct.pack(">hhih", key, version, correlation, 1) + b"c"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+class Peer:
+    """The client's end of a connection."""
+
+    def __init__(self, sock: socket.socket, connection: Connection) -> None:
+        self.sock = sock
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, *frames: bytes) -> None:
+        await asyncio.wait_for(self._loop.sock_sendall(self.sock, b"".join(frames)), PATIENCE_S)
+
+    def start_sending(self, *frames: bytes) -> asyncio.Task[None]:
+        """What the broker does not read at once is sent meanwhile."""
+        self.sending = self._loop.create_task(self.send(*frames))
+        return self.sending
+
+    async def exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = await asyncio.wait_for(self._loop.sock_recv(self.sock, size - len(data)), PATIENCE_S)
+            if not piece:
+                raise EOFError(bytes(data))
+            data += piece
+        return bytes(data)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """(correlation id, body) of the next answer."""
+        (size,) = struct.unpack(">i", await self.exactly(4))
+        data = await self.exactly(size)
+        return struct.unpack(">i", data[:4])[0], data[4:]
+
+    async def answers(self, count: int) -> list[str]:
+        return [(await self.answer())[1].decode() for _ in range(count)]
+
+    async def nothing(self) -> None:
+        """Has the loop look at everything that could lead to an answer, and finds none."""
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+        try:
+            data = self.sock.recv(1)
+        except BlockingIOError:
+            return
+        raise AssertionError(f"there is {data!r}")
+
+    async def closed(self) -> None:
+        """The broker ended the connection, with nothing before that."""
+        try:
+            data = await asyncio.wait_for(self._loop.sock_recv(self.sock, 100), PATIENCE_S)
+        except ConnectionError:
+            data = b""
+        assert data == b""
+        assert self.connection.closed
+
+
+class World:
+    def __init__(self, **changes: Any) -> None:
+        self.writes = 0
+        services = SimpleNamespace(
+            settings=settings(**changes),
+            metrics=Registry(),
+            replica_manager=SimpleNamespace(write_staged=self._write_staged),
+        )
+        self.server = Server(services)  # type: ignore[arg-type]
+        self.api = EchoApi()
+        self.server.apis = {**self.server.apis, KEY: self.api}  # type: ignore[dict-item]
+        self.peers: list[Peer] = []
+
+    def _write_staged(self) -> None:
+        self.writes += 1
+
+    def connect(self, send_buffer: int | None = None) -> Peer:
+        ours, theirs = socket.socketpair()
+        for sock in (ours, theirs):
+            sock.setblocking(False)
+            if send_buffer is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        assert self.server.limits.admit("peer")
+        self.server._on_connection("PLAINTEXT", ours, "peer")
+        peer = Peer(theirs, next(c for c in self.server.connections if c not in [p.connection for p in self.peers]))
+        self.peers.append(peer)
+        return peer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        for waiting in self.api.futures.values():
+            if not waiting.done():
+                waiting.cancel()
+        await self.server.stop()
+        for peer in self.peers:
+            with contextlib.suppress(OSError):
+                peer.sock.close()
+
+
+def in_world(body: Callable[[World], Awaitable[None]], **changes: Any) -> None:
+    async def scenario() -> None:
+        world = World(**changes)
+        try:
+            await body(world)
+            assert world.server.limits.count == len(world.server.connections)
+        finally:
+            await world.close()
+        assert not world.server.connections
+        assert not world.server.large_frame_bytes
+
+    asyncio.run(scenario())

@@ -1,0 +1,217 @@
+"""Who is held back, by what, and that each of them goes on afterwards; who is closed for being silent."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from kavka.network.connection import MAX_UNANSWERED, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
+from kavka.storage.file_slice import FileSlice, LogFile
+from tests.unit.network.harness import Text, World, frame, in_world
+
+LARGE = 1_000_000
+
+
+async def settle(world: World) -> int:
+    """How many requests were handled when no more are."""
+    before = -1
+    while before != len(world.api.handled):
+        before = len(world.api.handled)
+        await asyncio.sleep(0.03)
+    return before
+
+
+def test_a_peer_that_does_not_take_its_answers_is_not_read_any_more_until_it_does():
+    async def body(world: World) -> None:
+        size = 100_000
+        world.api.handle = lambda ctx, request: world.api.handled.append("") or Text(bytes(size))
+        peer = world.connect()
+        count = 2 * MAX_UNSENT_BYTES // size
+        for _ in range(count):
+            await peer.send(frame("x"))
+            await asyncio.sleep(0)
+        assert await settle(world) < count
+        assert peer.connection._outbox.queued_bytes < MAX_UNSENT_BYTES + 2 * size
+        for _ in range(count):
+            assert len((await peer.answer())[1]) == size
+
+    in_world(body)
+
+
+def test_pieces_of_files_that_a_peer_does_not_take_hold_it_back_too(tmp_path):
+    (tmp_path / "a.log").write_bytes(bytes(1_000_000))
+    file = LogFile(str(tmp_path / "a.log"), 1_000_000)
+
+    async def body(world: World) -> None:
+        world.api.handle = lambda ctx, request: world.api.handled.append("") or Text(FileSlice(file, 0, 1_000_000))
+        peer = world.connect()
+        count = 3 * MAX_UNSENT_PIECES
+        sending = peer.start_sending(*(frame(bytes(1000)) for _ in range(count)))
+        handled = await settle(world)
+        assert handled < MAX_UNSENT_PIECES
+        sending.cancel()
+
+    in_world(body)
+
+
+def test_a_peer_that_reads_slowly_gets_everything_in_order():
+    async def body(world: World) -> None:
+        peer = world.connect(send_buffer=4096)
+        texts = [f"{n}-" + "x" * 3000 for n in range(500)]
+        sending = peer.start_sending(*map(frame, texts))
+        assert await peer.answers(len(texts)) == texts
+        await sending
+        assert peer.connection._outbox.queued_bytes == 0
+
+    in_world(body)
+
+
+def test_too_many_unanswered_requests_stop_the_reading_and_the_first_answers_start_it_again():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        count = MAX_UNANSWERED + 50
+        for n in range(count):
+            await peer.send(frame(f"future:{n}"))
+            await asyncio.sleep(0)
+        assert await settle(world) == MAX_UNANSWERED
+        for n in range(MAX_UNANSWERED - 1, -1, -1):
+            world.api.answer(str(n))
+        assert await peer.answers(MAX_UNANSWERED) == [str(n) for n in range(MAX_UNANSWERED)]
+        await world.until(lambda: len(world.api.handled) == count)
+        for n in range(MAX_UNANSWERED, count):
+            world.api.answer(str(n))
+        assert len(await peer.answers(50)) == 50
+
+    in_world(body)
+
+
+def begun(size: int = LARGE) -> bytes:
+    """The first half of a large request."""
+    return frame(bytes(size))[: size // 2]
+
+
+def test_large_requests_wait_while_others_take_all_the_bytes_and_small_ones_do_not():
+    async def body(world: World) -> None:
+        first, second, small = world.connect(), world.connect(), world.connect()
+        await first.send(begun())
+        await world.until(lambda: world.server.large_frame_bytes > 0)
+        reserved = world.server.large_frame_bytes
+        sending = second.start_sending(frame("before"), frame(b"2" * LARGE), frame("behind"))
+        assert await second.answers(1) == ["before"]
+        await second.nothing()
+        assert world.server.large_frame_bytes == reserved
+        await small.send(frame("small"))
+        assert await small.answers(1) == ["small"]
+        await first.send(frame(bytes(LARGE))[LARGE // 2 :])
+        assert len((await first.answer())[1]) == LARGE
+        assert (await second.answer())[1] == b"2" * LARGE
+        assert await second.answers(1) == ["behind"]
+        await sending
+
+    in_world(body, queued_max_request_bytes=LARGE)
+
+
+def test_bytes_of_a_large_request_that_was_cut_off_are_free_for_the_one_who_waits():
+    async def body(world: World) -> None:
+        first, second = world.connect(), world.connect()
+        await first.send(begun())
+        await world.until(lambda: world.server.large_frame_bytes > 0)
+        sending = second.start_sending(frame(b"2" * LARGE))
+        await second.nothing()
+        first.sock.close()
+        assert (await second.answer())[1] == b"2" * LARGE
+        await sending
+
+    in_world(body, queued_max_request_bytes=1)
+
+
+def test_a_bad_request_behind_a_wait_for_bytes_closes_its_connection_and_no_other():
+    async def body(world: World) -> None:
+        first, second = world.connect(), world.connect()
+        await first.send(begun())
+        await world.until(lambda: world.server.large_frame_bytes > 0)
+        bad = frame(b"2" * LARGE, key=999)
+        sending = second.start_sending(bad)
+        await second.nothing()
+        await first.send(frame(bytes(LARGE))[LARGE // 2 :])
+        assert len((await first.answer())[1]) == LARGE
+        await asyncio.wait((sending,))
+        await second.closed()
+
+    in_world(body, queued_max_request_bytes=1)
+
+
+def test_a_connection_that_goes_while_it_waits_for_bytes_is_forgotten():
+    async def body(world: World) -> None:
+        first, second = world.connect(), world.connect()
+        await first.send(begun())
+        await world.until(lambda: world.server.large_frame_bytes > 0)
+        await second.send(begun()[:200_000])
+        await world.until(lambda: bool(world.server._waiting_for_bytes))
+        second.connection.close()
+        assert not world.server._waiting_for_bytes
+        await first.send(frame(bytes(LARGE))[LARGE // 2 :])
+        assert len((await first.answer())[1]) == LARGE
+
+    in_world(body, queued_max_request_bytes=1)
+
+
+def test_a_length_alone_takes_no_memory():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(struct.pack(">i", 90_000_000) + b"x" * 1000)
+        await peer.nothing()
+        assert len(peer.connection._frame) < 300_000
+
+    in_world(body)
+
+
+def test_a_silent_connection_is_closed_but_not_one_that_waits_for_an_answer():
+    async def body(world: World) -> None:
+        world.server.start()
+        silent, busy, waiting = world.connect(), world.connect(), world.connect()
+        await waiting.send(frame("future:a"))
+        for _ in range(30):
+            await busy.send(frame("x"))
+            assert await busy.answers(1) == ["x"]
+            await asyncio.sleep(0.01)
+        await silent.closed()
+        assert not busy.connection.closed
+        assert not waiting.connection.closed
+        world.api.answer("a")
+        assert await waiting.answers(1) == ["a"]
+        await asyncio.sleep(0.05)
+        assert not waiting.connection.closed
+        await waiting.closed()
+
+    in_world(body, connections_max_idle_ms=150)
+
+
+def test_a_peer_that_takes_no_answer_for_as_long_as_the_idle_time_is_closed():
+    async def body(world: World) -> None:
+        world.server.start()
+        peer = world.connect()
+        world.api.handle = lambda ctx, request: Text(bytes(3_000_000))
+        await peer.send(frame("a"))
+        await world.until(lambda: peer.connection.closed)
+
+    in_world(body, connections_max_idle_ms=100)
+
+
+def test_the_stop_ends_waiting_futures_at_once_and_waits_for_coroutines_only_so_long(monkeypatch):
+    monkeypatch.setattr("kavka.network.server.STOP_GRACE_S", 0.1)
+
+    async def body(world: World) -> None:
+        quick, slow = world.connect(), world.connect()
+        await quick.send(frame("future:a"), frame("task:b"))
+        await slow.send(frame("task:c"))
+        await world.until(lambda: len(world.api.futures) == 3)
+        asyncio.get_running_loop().call_later(0.02, world.api.answer, "b")
+        tasks = [task for peer in (quick, slow) for task in peer.connection.tasks()]
+        await world.server.stop()
+        assert world.api.futures["a"].cancelled()
+        assert all(task.done() for task in tasks)
+        await quick.closed()
+        await slow.closed()
+
+    in_world(body)

@@ -1,0 +1,278 @@
+"""One connection: order of answers, who waits for whom, frames in pieces, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from kavka.network import connection as connections
+from kavka.protocol.messages.api_versions import ApiVersionsResponse
+from tests.unit.network.harness import World, frame, in_world
+
+
+def test_answers_leave_in_the_order_of_the_requests_although_a_later_one_is_ready_first():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a", 1), frame("b", 2), frame("future:c", 3), frame("d", 4))
+        await peer.nothing()
+        assert world.api.handled == ["future:a", "b", "future:c", "d"]
+        world.api.answer("c")
+        await peer.nothing()
+        world.api.answer("a")
+        assert [await peer.answer() for _ in range(4)] == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+    in_world(body)
+
+
+def test_a_coroutine_holds_back_the_requests_behind_it_until_it_is_done():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("task:a"), frame("b"))
+        await peer.send(frame("c"))
+        await peer.nothing()
+        assert world.api.handled == ["task:a"]
+        world.api.answer("a")
+        assert await peer.answers(3) == ["a", "b", "c"]
+        await peer.send(frame("d"))
+        assert await peer.answers(1) == ["d"]
+
+    in_world(body)
+
+
+def test_a_future_that_is_done_does_not_let_requests_pass_a_coroutine_that_is_not():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("task:b"), frame("c"))
+        await peer.nothing()
+        world.api.answer("a")
+        assert await peer.answers(1) == ["a"]
+        await peer.nothing()
+        assert world.api.handled == ["future:a", "task:b"]
+        world.api.answer("b")
+        assert await peer.answers(2) == ["b", "c"]
+
+    in_world(body)
+
+
+def test_requests_that_come_byte_by_byte_are_answered_as_if_they_had_come_at_once():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        for byte in frame("abc", 7) + frame("d", 8):
+            await peer.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert [await peer.answer() for _ in range(2)] == [(7, b"abc"), (8, b"d")]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("size", [100_000, 140_000, 300_000, 5_000_000])
+def test_a_request_of_any_size_arrives_whole_with_others_before_and_behind_it(size):
+    async def body(world: World) -> None:
+        world.api.handle = lambda ctx, request: request
+        peer = world.connect()
+        large = bytes(range(256)) * (size // 256)
+        sending = peer.start_sending(frame("a"), frame(large), frame("b"))
+        assert await peer.answers(1) == ["a"]
+        assert (await peer.answer())[1] == large
+        assert await peer.answers(1) == ["b"]
+        await sending
+
+    in_world(body)
+
+
+def test_what_was_asked_before_a_bad_frame_is_answered_and_then_the_connection_is_closed():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("a"), frame("b"), struct.pack(">i", 3) + b"bad" + frame("never"))
+        assert await peer.answers(2) == ["a", "b"]
+        await peer.closed()
+        assert world.api.handled == ["a", "b"]
+
+    in_world(body)
+
+
+def test_also_what_had_to_wait_is_answered_before_a_bad_frame_closes_the_connection():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("b"), frame("x", key=999), frame("never"))
+        await peer.nothing()
+        world.api.answer("a")
+        assert await peer.answers(2) == ["a", "b"]
+        await peer.closed()
+        assert world.api.handled == ["future:a", "b"]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame("x", key=999),
+        frame("x", key=-1),
+        frame("x", version=1),
+        frame("x", version=-1),
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 1001) + b"x",
+        struct.pack(">i", 0x7FFFFFFF) + b"x",
+        struct.pack(">ihhih", 10, 3, 0, 1, 500),
+    ],
+)
+def test_what_cannot_be_served_closes_the_connection(data):
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(data)
+        await peer.closed()
+        assert not world.api.handled
+
+    in_world(body, socket_request_max_bytes=1000)
+
+
+def test_a_version_of_api_versions_that_is_too_new_is_answered_in_version_0_with_what_is_served():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame(b"whatever is in it", 5, key=18, version=99), frame("a", 6))
+        correlation, data = await peer.answer()
+        answer, end = ApiVersionsResponse.decode(memoryview(data), 0, 0)
+        assert (correlation, answer.error_code, end) == (5, 35, len(data))
+        assert 18 in [entry.api_key for entry in answer.api_keys]
+        assert await peer.answer() == (6, b"a")
+
+    in_world(body)
+
+
+def test_a_request_with_no_answer_leaves_no_gap():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("none:a", 1), frame("b", 2))
+        assert await peer.answer() == (2, b"b")
+
+    in_world(body)
+
+
+def test_a_failed_request_with_no_answer_closes_the_connection_behind_the_answers_before_it():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("a"), frame("close:b"), frame("c"))
+        assert await peer.answers(1) == ["a"]
+        await peer.closed()
+        assert world.api.handled == ["a", "close:b"]
+
+    in_world(body)
+
+
+def test_an_error_and_a_bug_of_a_handler_are_answers_and_the_connection_goes_on():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("fail:a"), frame("crash:b"), frame("future:c"), frame("task:d"))
+        assert await peer.answers(2) == ["error 42", "error -1"]
+        world.api.futures["c"].set_exception(ZeroDivisionError())
+        world.api.futures["d"].set_exception(ZeroDivisionError())
+        assert await peer.answers(2) == ["error -1", "error -1"]
+        await peer.send(frame("e"))
+        assert await peer.answers(1) == ["e"]
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("text", ["crash:in the error", "broken:a"])
+def test_a_failure_that_cannot_be_answered_closes_the_connection(text):
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame(text))
+        await peer.closed()
+        other = world.connect()
+        await other.send(frame("a"))
+        assert await other.answers(1) == ["a"]
+
+    in_world(body)
+
+
+def test_a_future_that_somebody_gives_up_closes_the_connection_instead_of_silencing_it():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("b"))
+        await peer.nothing()
+        world.api.futures["a"].cancel()
+        await peer.closed()
+
+    in_world(body)
+
+
+def test_a_peer_that_sends_no_more_is_given_its_answers_and_then_closed():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("b"))
+        peer.sock.shutdown(1)
+        await peer.nothing()
+        assert not peer.connection.closed
+        world.api.answer("a")
+        assert await peer.answers(2) == ["a", "b"]
+        await peer.closed()
+
+    in_world(body)
+
+
+def test_a_peer_that_is_gone_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(connections, "LINGER_S", 0.05)
+
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"))
+        await peer.nothing()
+        peer.sock.close()
+        await world.until(lambda: peer.connection.closed)
+        assert world.api.futures["a"].cancelled()
+
+    in_world(body)
+
+
+def test_closing_gives_up_futures_but_lets_coroutines_come_to_their_end():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("task:b"), frame("never"))
+        await peer.nothing()
+        peer.connection.close()
+        writes = world.writes
+        await asyncio.sleep(0.01)
+        assert world.api.futures["a"].cancelled()
+        assert not world.api.futures["b"].done()
+        world.api.answer("b")
+        await world.until(lambda: not peer.connection.tasks())
+        assert world.writes > writes
+        assert world.api.handled == ["future:a", "task:b"]
+        await peer.closed()
+
+    in_world(body)
+
+
+def test_what_requests_staged_is_written_before_their_answers_leave_and_once_for_all_of_a_read():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        api = world.api
+        api.key = 0
+        world.server.apis = {0: api}
+        world.server._counters[0] = world.server._counters[3]
+        await peer.send(frame("a", key=0), frame("b", key=0), frame("c", key=0))
+        await world.until(lambda: len(api.handled) == 3)
+        assert world.writes == 1
+        assert await peer.answers(3) == ["a", "b", "c"]
+
+    in_world(body)
+
+
+def test_a_connection_counts_its_requests_and_the_time_they_took():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("a"), frame("future:b"), frame("none:c"))
+        assert await peer.answers(1) == ["a"]
+        await asyncio.sleep(0.05)
+        world.api.answer("b")
+        assert await peer.answers(1) == ["b"]
+        requests, seconds = world.server._counters[3]
+        assert requests.value == 3
+        assert 0.04 < seconds.value < 5
+
+    in_world(body)
