@@ -22,3 +22,34 @@ def test_a_full_broker_is_full_until_somebody_leaves():
     limits.release("a")
     assert not limits.full
     assert limits.count == 1
+
+
+def test_only_so_many_connections_are_made_in_a_second():
+    limits = ConnectionLimits(100, 100, {}, max_rate=2)
+    assert limits.pause(10.0) == 0
+    limits.admit("a")
+    limits.admit("b")
+    assert limits.pause(10.25) == 0.75
+    assert limits.pause(11.0) == 0
+    limits.admit("c")
+    assert limits.pause(11.5) == 0
+
+
+def test_changed_limits_count_for_connections_to_come():
+    limits = ConnectionLimits(2, 1, {})
+    limits.admit("a")
+    limits.change(1, 2, {"b": 0}, 10)
+    assert limits.full
+    limits.change(10, 2, {"b": 0}, 10)
+    assert not limits.full
+    assert limits.admit("a")
+    assert not limits.admit("a")
+    assert not limits.admit("b")
+    assert limits.count == 2
+
+
+def test_an_address_that_is_turned_away_is_not_remembered():
+    limits = ConnectionLimits(10, 0, {})
+    for n in range(100):
+        assert not limits.admit(f"10.0.0.{n}")
+    assert not limits._by_ip

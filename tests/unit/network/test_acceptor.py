@@ -1,0 +1,157 @@
+"""Listening sockets: what is bound, and when connections are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from kavka.network.acceptor import Acceptor, SocketBuffers
+from kavka.network.limits import ConnectionLimits
+
+
+class Listening:
+    """An acceptor on a free port of 127.0.0.1; accepted connections are in `accepted`."""
+
+    def __init__(self, limits: ConnectionLimits, buffers: SocketBuffers = SocketBuffers()) -> None:
+        self.limits = limits
+        self.accepted: list[socket.socket] = []
+        self.fails = False
+        self.acceptor = Acceptor(asyncio.get_running_loop(), limits, self._on_connection, buffers)
+        self.port = self.acceptor.bind("127.0.0.1", 0, 50)
+        self.acceptor.start()
+        self.clients: list[socket.socket] = []
+
+    def _on_connection(self, sock: socket.socket, address: str) -> None:
+        if self.fails:
+            raise OSError(errno.EINVAL, "reset already")
+        self.accepted.append(sock)
+
+    async def connect(self) -> socket.socket:
+        client = socket.socket()
+        client.setblocking(False)
+        self.clients.append(client)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
+        return client
+
+    async def count(self) -> int:
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+        return len(self.accepted)
+
+    def close(self) -> None:
+        self.acceptor.close()
+        for sock in (*self.accepted, *self.clients):
+            sock.close()
+
+
+def listening(body, limits: ConnectionLimits, **more) -> None:
+    async def scenario() -> None:
+        world = Listening(limits, **more)
+        try:
+            await body(world)
+        finally:
+            world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_broker_lets_connections_wait_until_there_is_room():
+    async def body(world: Listening) -> None:
+        for _ in range(3):
+            await world.connect()
+        assert await world.count() == 2
+        world.limits.release("127.0.0.1")
+        world.acceptor.start()
+        assert await world.count() == 3
+
+    listening(body, ConnectionLimits(2, 100, {}))
+
+
+def test_an_address_with_too_many_connections_is_turned_away():
+    async def body(world: Listening) -> None:
+        await world.connect()
+        turned_away = await world.connect()
+        assert await asyncio.get_running_loop().sock_recv(turned_away, 1) == b""
+        assert await world.count() == 1
+
+    listening(body, ConnectionLimits(100, 1, {}))
+
+
+def test_more_connections_than_the_rate_allows_wait_for_the_next_second(monkeypatch):
+    monkeypatch.setattr("kavka.network.limits.WINDOW_S", 0.2)
+
+    async def body(world: Listening) -> None:
+        for _ in range(5):
+            await world.connect()
+        assert await world.count() == 2
+        world.acceptor.start()  # somebody left: that makes no room in this second
+        assert await world.count() == 2
+        await asyncio.sleep(0.2)
+        assert await world.count() == 4
+
+    listening(body, ConnectionLimits(100, 100, {}, max_rate=2))
+
+
+def test_a_connection_that_broke_before_it_was_taken_does_not_count():
+    async def body(world: Listening) -> None:
+        world.fails = True
+        await world.connect()
+        assert await world.count() == 0
+        assert world.limits.count == 0
+        world.fails = False
+        await world.connect()
+        assert await world.count() == 1
+
+    listening(body, ConnectionLimits(100, 100, {}))
+
+
+def test_no_descriptors_left_is_a_pause_and_no_end(monkeypatch):
+    real = socket.socket.accept
+    refusals = [OSError(errno.EMFILE, "Too many open files")]
+
+    def accept(self):
+        if refusals:
+            raise refusals.pop()
+        return real(self)
+
+    async def body(world: Listening) -> None:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        await world.connect()
+        assert await world.count() == 0
+        await asyncio.sleep(0.12)
+        assert await world.count() == 1
+
+    listening(body, ConnectionLimits(100, 100, {}))
+
+
+def test_buffers_are_set_where_they_are_asked_for():
+    async def body(world: Listening) -> None:
+        await world.connect()
+        assert await world.count() == 1
+        sock = world.accepted[0]
+        # The kernel doubles what it is asked for.
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 20_000
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 30_000
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+    listening(body, ConnectionLimits(100, 100, {}), buffers=SocketBuffers(20_000, 30_000))
+
+
+def test_a_port_in_use_leaves_nothing_bound():
+    async def scenario() -> None:
+        limits = ConnectionLimits(1, 1, {})
+        holder = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        port = holder.bind("127.0.0.1", 0, 5)
+        other = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        with pytest.raises(OSError) as refused:
+            other.bind("localhost", port, 5)
+        assert refused.value.errno == errno.EADDRINUSE
+        assert not other._sockets
+        holder.close()
+        assert other.bind("127.0.0.1", port, 5) == port
+        other.close()
+
+    asyncio.run(scenario())
