@@ -202,6 +202,7 @@ class _Fetch:
     def _refuse(self, asked: FetchPartition, data: PartitionData, error: KafkaError) -> None:
         broker = self._ctx.broker
         data.error_code = int(error.code)
+        data.records = EMPTY
         data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
         partition = broker.replica_manager.partitions.get((asked.topic, asked.index))
         if partition is not None:

@@ -1,0 +1,233 @@
+"""Partitions with real logs, and the requests about records asked of them: no network, no metadata tree."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+from kavka.api import registry
+from kavka.api.context import RequestContext
+from kavka.api.fetch_session import FetchSessionCache
+from kavka.broker.settings import Settings
+from kavka.broker.workers import Workers
+from kavka.common.clock import SystemClock
+from kavka.common.errors import KafkaError
+from kavka.common.metrics import Registry
+from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kavka.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from kavka.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kavka.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from kavka.records.control import end_marker
+from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.partition import Partition
+from kavka.replication.replica_manager import ReplicaManager
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.file_slice import FileSlice
+from kavka.storage.log_append import AppendOrigin
+from kavka.storage.log_config import LogConfig
+from kavka.storage.log_manager import LogManager
+from tests.support.logs import build
+
+NEWEST_FETCH = 12  # the last one with topics by name
+NEWEST_PRODUCE = 12
+
+
+def batch(count: int = 1, size: int = 10, **options: Any) -> bytearray:
+    return build([(None, bytes(size))] * count, timestamp=int(time.time() * 1000), **options)
+
+
+class RecordsWorld:
+    def __init__(self, folder: Path, dirs: tuple[str, ...] = ("data",), **changes: str) -> None:
+        self.configs: dict[str, LogConfig] = {}
+        self.workers = Workers(2)
+        clock = SystemClock()
+        cache = MetadataCache()
+        self.failed: list[Any] = []
+        self.log_manager = LogManager(
+            [folder / name for name in dirs],
+            lambda topic: self.configs.get(topic, LogConfig()),
+            None,
+            clock,
+            on_dir_failure=self._dir_failed,
+        )
+        self.log_manager.open_dirs()
+        self.log_manager.mark(0, "cluster")
+        self.log_manager.load()
+        self.metrics = Registry()
+        self.replicas = ReplicaManager(0, self.log_manager, cache, self.workers.post, TopicMetrics(self.metrics))
+        self.broker: Any = SimpleNamespace(
+            settings=Settings(changes),
+            clock=clock,
+            log_manager=self.log_manager,
+            replica_manager=self.replicas,
+            metadata_cache=cache,
+            run_in_worker=self.workers.run,
+            fetch_sessions=FetchSessionCache(10, 120.0, time.monotonic),
+        )
+
+    def _dir_failed(self, directory: Any, gone: Any) -> None:
+        self.failed.append(directory)
+        self.replicas.on_dir_failure(directory, gone)
+
+    async def create(self, topic: str, partitions: int = 1, epoch: int = 0, **config: Any) -> Partition:
+        """Makes this broker the leader; returns partition 0."""
+        if config:
+            self.configs[topic] = replace(LogConfig(), **config)
+        known = self.replicas.partitions.get((topic, 0))
+        topic_id: UUID = known.topic_id if known is not None else uuid4()
+        states = [
+            LeaderAndIsrPartitionState(
+                partition_index=n, leader=0, leader_epoch=epoch, isr=[0], replicas=[0], is_new=known is None
+            )
+            for n in range(partitions)
+        ]
+        await self.replicas.become_leader_or_follower(
+            LeaderAndIsrRequest(
+                controller_epoch=1,
+                topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
+            )
+        )
+        return self.partition(topic)
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.replicas.partitions[topic, index]
+
+    async def delete(self, topic: str) -> None:
+        states = [StopReplicaPartitionState(partition_index=0, delete_partition=True)]
+        await self.replicas.stop_replicas(
+            StopReplicaRequest(
+                controller_epoch=1, topic_states=[StopReplicaTopicState(topic_name=topic, partition_states=states)]
+            )
+        )
+
+    # ---- asking
+
+    def ask(self, request: Any, version: int) -> Any:
+        """The answer, or a future of it, as the handler gives it; a produce is written as at the end of a turn."""
+        api = registry.load()[request.API_KEY]
+        pieces: list[Any] = []
+        request.encode(pieces, version)
+        asked, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
+        ctx = RequestContext(self.broker, version, 1, "test", "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS")
+        try:
+            result = api.handle(ctx, asked)
+        except KafkaError as error:
+            result = api.on_error(asked, version, error)
+        self.replicas.write_staged()
+        return result
+
+    def produce(self, *records: tuple[str, int, bytes], acks: int = 1, version: int = NEWEST_PRODUCE) -> Any:
+        """Batches for (topic, partition); a list of the partitions' answers, or a future."""
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=10_000,
+            topic_data=[
+                TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=data)])
+                for topic, index, data in records
+            ],
+        )
+        return self.ask(request, version)
+
+    def append(self, topic: str, index: int = 0, count: int = 1, size: int = 10, **options: Any) -> int:
+        """One batch, which must be taken; returns its size."""
+        data = batch(count, size, **options)
+        [answer] = produced(self.produce((topic, index, bytes(data))))
+        assert answer.error_code == 0, answer
+        return len(data)
+
+    def end_transaction(self, topic: str, producer_id: int, commit: bool = True) -> None:
+        partition = self.partition(topic)
+        marker = end_marker(commit, producer_id, 0, 0, int(time.time() * 1000))
+        partition.stage(memoryview(marker), -1, None, AppendOrigin.COORDINATOR)
+        partition.write_staged()
+        partition.advance()
+
+    def fetch(
+        self,
+        *asked: tuple[str, int, int],
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 50_000_000,
+        partition_max_bytes: int = 1_000_000,
+        version: int = NEWEST_FETCH,
+        committed: bool = False,
+        epoch: int = -1,
+    ) -> Any:
+        """From (topic, partition, offset)s; the response, or a future of it."""
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=int(committed),
+            session_epoch=-1,
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=index,
+                            fetch_offset=offset,
+                            partition_max_bytes=partition_max_bytes,
+                            current_leader_epoch=epoch,
+                        )
+                    ],
+                )
+                for topic, index, offset in asked
+            ],
+        )
+        return self.ask(request, version)
+
+    def waiters(self) -> int:
+        return sum(len(p.fetch_waiters) + len(p.produce_waiters) for p in self.replicas.partitions.values())
+
+    async def close(self) -> None:
+        await self.workers.run(self.log_manager.shutdown)
+        self.workers.close()
+
+
+def produced(response: ProduceResponse) -> list[PartitionProduceResponse]:
+    return [answer for topic in response.responses for answer in topic.partition_responses]
+
+
+def fetched(response: FetchResponse) -> list[PartitionData]:
+    return [data for topic in response.responses for data in topic.partitions]
+
+
+def sizes(response: FetchResponse) -> list[int]:
+    return [len(data.records) for data in fetched(response)]
+
+
+def codes(response: Any) -> list[int]:
+    data = fetched(response) if isinstance(response, FetchResponse) else produced(response)
+    return [one.error_code for one in data]
+
+
+def content(data: PartitionData) -> bytes:
+    return data.records.read() if isinstance(data.records, FileSlice) else bytes(data.records)
+
+
+def in_records_world(folder: Path, body: Callable[[RecordsWorld], Awaitable[None]], **more: Any) -> None:
+    async def scenario() -> None:
+        world = RecordsWorld(folder, **more)
+        try:
+            await asyncio.wait_for(body(world), 20)
+        finally:
+            await world.close()
+
+    asyncio.run(scenario())

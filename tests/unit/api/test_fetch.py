@@ -1,0 +1,316 @@
+"""Fetch on real logs: how much is given, how long is waited, and what ends a wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kavka.api import fetch as fetch_module
+from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kavka.protocol.messages.fetch import FetchRequest
+from tests.unit.api.records_world import RecordsWorld, codes, content, fetched, in_records_world, sizes
+
+OUT_OF_RANGE, UNKNOWN_TOPIC, STORAGE_ERROR, FENCED_EPOCH = 1, 3, 56, 74
+
+
+# ---- how much
+
+
+def test_the_first_batch_comes_whole_whatever_the_limits_are(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        size = world.append("t", size=1000)
+        assert sizes(world.fetch(("t", 0, 0), max_bytes=100)) == [size]
+        assert sizes(world.fetch(("t", 0, 0), partition_max_bytes=100)) == [size]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_batch_that_does_not_fit_behind_another_partitions_data_is_left_out_and_not_cut(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        for topic in ("a", "b", "c"):
+            await world.create(topic)
+        one = world.append("a", size=1000)
+        world.append("b", size=1000)
+        small = world.append("c", size=10)
+        answer = world.fetch(("a", 0, 0), ("b", 0, 0), ("c", 0, 0), max_bytes=one + small)
+        assert sizes(answer) == [one, 0, small]
+        assert fetched(answer)[1].high_watermark == 1
+        assert codes(answer) == [0, 0, 0]
+
+    in_records_world(tmp_path, body)
+
+
+def test_the_limit_of_the_answer_is_shared_by_the_partitions_in_their_order(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        for topic in ("a", "b"):
+            await world.create(topic)
+            for _ in range(10):
+                size = world.append(topic, size=1000)
+        assert sizes(world.fetch(("a", 0, 0), ("b", 0, 0), max_bytes=3 * size, partition_max_bytes=2 * size)) == [
+            2 * size,
+            size,
+        ]
+
+    in_records_world(tmp_path, body)
+
+
+def test_what_the_broker_allows_counts_more_than_what_is_asked_for(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        for _ in range(10):
+            size = world.append("t", size=500)
+        assert sizes(world.fetch(("t", 0, 0))) == [min(10 * size, 1024)]
+        # So a fetch that wants more than that is not left to wait for it.
+        assert sizes(world.fetch(("t", 0, 0), min_bytes=50_000, max_wait_ms=60_000)) == [1024]
+
+    in_records_world(tmp_path, body, **{"fetch.max.bytes": "1024"})
+
+
+# ---- waiting
+
+
+def test_a_fetch_waits_for_its_bytes_over_all_its_partitions(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a")
+        await world.create("b")
+        size = world.append("a", size=100)
+        waiting = world.fetch(("a", 0, 0), ("b", 0, 0), min_bytes=3 * size, max_wait_ms=60_000)
+        world.append("b", size=100)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        world.append("a", size=100)
+        assert sizes(await waiting) == [2 * size, size]
+        assert not world.waiters()
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        size = world.append("t")
+        answer = await world.fetch(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
+        assert sizes(answer) == [size]
+        assert not world.waiters()
+
+    in_records_world(tmp_path, body)
+
+
+def test_bytes_in_the_next_segment_count_so_that_nobody_waits_for_what_is_there(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t", segment_bytes=2000)
+        for _ in range(4):
+            size = world.append("t", size=900)
+        assert len(partition.log.segments) == 2
+        assert sizes(world.fetch(("t", 0, 1), min_bytes=2 * size, max_wait_ms=60_000)) == [size]
+
+    in_records_world(tmp_path, body)
+
+
+def test_nothing_is_visible_to_read_committed_before_the_transaction_is_decided_and_that_wakes_it(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        partition.log.producer_states.admitted = 7
+        transactional = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        reading = world.fetch(("t", 0, 0), max_wait_ms=60_000, committed=True)
+        plain = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        size = world.append("t", **transactional)
+        assert sizes(await plain) == [size]
+        assert not reading.done()
+        world.end_transaction("t", 7)
+        [data] = fetched(await reading)
+        assert len(data.records) > size
+        assert (data.last_stable_offset, data.high_watermark, data.aborted_transactions) == (2, 2, [])
+
+    in_records_world(tmp_path, body)
+
+
+def test_records_deleted_under_a_waiting_fetch_are_told_at_once(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        world.append("t", count=3)
+        waiting = world.fetch(("t", 0, 1), min_bytes=10_000, max_wait_ms=60_000)
+        assert not waiting.done()
+        asked = DeleteRecordsPartition(partition_index=0, offset=-1)
+        deleted = world.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])]), 1)
+        assert deleted.topics[0].partitions[0].low_watermark == 3
+        [data] = fetched(await waiting)
+        assert data.error_code == OUT_OF_RANGE
+        assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (-1, -1, -1)
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_topic_deleted_under_a_waiting_fetch_is_unknown(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        await world.create("other")
+        waiting = world.fetch(("other", 0, 0), ("t", 0, 0), max_wait_ms=60_000)
+        await world.delete("t")
+        assert codes(await waiting) == [0, UNKNOWN_TOPIC]
+        assert not partition.fetch_waiters
+        assert not world.waiters()
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_disk_that_fails_under_a_waiting_fetch_is_told_at_once(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        world.log_manager.note_failure(partition.log, OSError(5, "Input/output error"))
+        assert codes(await waiting) == [STORAGE_ERROR]
+        assert codes(world.fetch(("t", 0, 0), max_wait_ms=60_000)) == [STORAGE_ERROR]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_new_leader_epoch_fences_a_fetch_that_waits_with_the_old_one(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t", epoch=4)
+        waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000, epoch=4)
+        await world.create("t", epoch=5)
+        assert codes(await waiting) == [FENCED_EPOCH]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_fetch_that_nobody_waits_for_any_more_leaves_nothing_behind(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a", partitions=3)
+        waiting = world.fetch(("a", 0, 0), ("a", 1, 0), ("a", 2, 0), max_wait_ms=60_000)
+        assert world.waiters() == 3
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not world.waiters()
+        world.append("a")
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_waiting_fetch_that_cannot_be_served_takes_nobody_else_down(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        broken = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        [waiter] = partition.fetch_waiters
+        waiter._ready = waiter._read = lambda: 1 // 0
+        well = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        size = world.append("t")
+        assert sizes(await well) == [size]
+        with pytest.raises(ZeroDivisionError):
+            await broken
+
+    in_records_world(tmp_path, body)
+
+
+# ---- disks
+
+
+def test_data_that_is_not_in_memory_is_fetched_by_a_worker_first(tmp_path, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
+    monkeypatch.setattr(fetch_module, "warm", warmed.append)
+
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        size = world.append("t")
+        for segment in partition.log.segments:
+            segment.forget_recent()
+        answer = world.fetch(("t", 0, 0))
+        assert isinstance(answer, asyncio.Future)
+        assert sizes(await answer) == [size]
+        assert [len(piece) for piece in warmed] == [size]
+
+    in_records_world(tmp_path, body)
+
+
+@pytest.mark.parametrize("where", ["is_resident", "warm"])
+def test_a_disk_that_cannot_be_read_is_an_error_of_its_partitions_and_fails_its_directory(tmp_path, monkeypatch, where):
+    def broken(piece):
+        raise OSError(5, "Input/output error")
+
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a")
+        await world.create("b")
+        world.append("a")
+        size = world.append("b")
+        assert partition.log.dir.parent != world.partition("b").log.dir.parent
+        for segment in partition.log.segments:
+            segment.forget_recent()
+        monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
+        monkeypatch.setattr(fetch_module, where, broken)
+        answer = world.fetch(("a", 0, 0), ("b", 0, 0), max_wait_ms=60_000)
+        answer = await answer if isinstance(answer, asyncio.Future) else answer
+        assert codes(answer) == [STORAGE_ERROR, 0]
+        assert sizes(answer) == [0, size]
+        assert len(world.failed) == 1
+
+    in_records_world(tmp_path, body, dirs=("one", "two"))
+
+
+# ---- formats, sessions, metrics
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "code"),
+    [
+        ({"compression_type": "zstd"}, 9, 76),
+        ({"compression_type": "zstd"}, 10, 0),
+        ({"message_downconversion_enable": False}, 3, 35),
+        ({"message_downconversion_enable": False}, 4, 0),
+    ],
+)
+def test_what_an_old_client_cannot_be_given_is_refused(tmp_path, config, version, code):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t", **config)
+        answer = world.fetch(("t", 0, 0), version=version)
+        assert codes(await answer if isinstance(answer, asyncio.Future) else answer) == [code]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_session_that_is_not_known_is_refused_with_nothing_else_in_the_answer(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        answer = world.ask(FetchRequest(session_id=5, session_epoch=3), 12)
+        assert (answer.error_code, answer.session_id, answer.responses) == (70, 0, [])
+
+    in_records_world(tmp_path, body)
+
+
+def test_what_is_sent_is_counted_once_however_often_it_was_looked_at(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        size = world.append("t", count=3)
+        waiting = world.fetch(("t", 0, 0), min_bytes=size + 1, max_wait_ms=60_000)
+        size += world.append("t", count=4)
+        await waiting
+        metrics = partition.metrics
+        assert (metrics.bytes_out.value, metrics.messages_out.value) == (size, 7)
+        assert (metrics.bytes_in.value, metrics.messages_in.value) == (size, 7)
+
+    in_records_world(tmp_path, body)
+
+
+def test_the_messages_of_an_answer_that_was_cut_are_those_of_its_whole_batches(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        for _ in range(10):
+            size = world.append("t", count=5, size=100)
+        world.fetch(("t", 0, 7), partition_max_bytes=3 * size)
+        assert partition.metrics.messages_out.value == 20 - 7
+        world.fetch(("t", 0, 20), partition_max_bytes=3 * size + 1)
+        assert partition.metrics.messages_out.value == 13 + 15
+
+    in_records_world(tmp_path, body)
+
+
+def test_records_come_back_as_they_were_appended(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("t")
+        world.append("t", count=2, size=33)
+        [data] = fetched(world.fetch(("t", 0, 0)))
+        assert bytes(33) in content(data)
+
+    in_records_world(tmp_path, body)

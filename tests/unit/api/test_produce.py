@@ -1,0 +1,189 @@
+"""Produce on real logs: what fails alone, what fails together, who waits, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from kavka.api.produce import ConnectionMustClose
+from kavka.protocol.messages.produce import ProduceRequest
+from kavka.replication.partition import Partition
+from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_world, produced
+
+STORAGE_ERROR, UNKNOWN_TOPIC, CORRUPT = 56, 3, 2
+
+
+def break_writes(monkeypatch, code: int, *partitions: Partition) -> None:
+    broken = {partition.log.active_segment.file.fd for partition in partitions}
+    real = os.pwritev
+
+    def pwritev(fd, buffers, offset, *flags):
+        if fd in broken:
+            raise OSError(code, os.strerror(code))
+        return real(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+
+
+def test_one_partitions_error_is_not_the_others(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a")
+        corrupt = batch()
+        corrupt[-1] ^= 1
+        good = bytes(batch(3))
+        answer = world.produce(("a", 0, good), ("b", 0, good), ("a", 0, bytes(corrupt)), ("a", 0, good))
+        assert codes(answer) == [0, UNKNOWN_TOPIC, CORRUPT, 0]
+        assert [one.base_offset for one in produced(answer)] == [0, -1, -1, 3]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_bug_in_one_partition_is_its_own_error_and_the_others_are_appended(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        first = await world.create("a", partitions=2)
+
+        def broken(*args, **more):
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(world.partition("a", 1).log, "stage_as_leader", broken)
+        good = bytes(batch())
+        assert codes(world.produce(("a", 0, good), ("a", 1, good))) == [0, -1]
+        assert first.log.high_watermark == 1
+
+    in_records_world(tmp_path, body)
+
+
+def test_two_partitions_of_a_disk_that_fails_both_get_its_error_and_nothing_stays_staged(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        first = await world.create("a", partitions=2)
+        second = world.partition("a", 1)
+        logs = [first.log, second.log]
+        good = bytes(batch())
+        break_writes(monkeypatch, 5, first, second)
+        assert codes(world.produce(("a", 0, good), ("a", 1, good))) == [STORAGE_ERROR, STORAGE_ERROR]
+        assert not any(log.staged_buffers for log in logs)
+        assert first.log is None and second.log is None
+        assert len(world.failed) == 1
+        assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_write_that_fails_with_a_bug_is_an_error_and_the_log_is_as_before(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a")
+        world.append("a")
+        good = bytes(batch())
+
+        def broken(*args):
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(partition.log.active_segment.file), "append", broken)
+            assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
+        assert not partition.log.staged_buffers
+        assert partition.log.end_offset == 1
+        assert produced(world.produce(("a", 0, good)))[0].base_offset == 1
+
+    in_records_world(tmp_path, body)
+
+
+def test_without_an_answer_to_give_an_error_closes_the_connection_after_the_rest_was_written(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a")
+        good = bytes(batch())
+        assert world.produce(("a", 0, good), acks=0) is None
+        with pytest.raises(ConnectionMustClose):
+            world.produce(("a", 0, good), ("b", 0, good), acks=0)
+        assert partition.log.high_watermark == 2
+
+    in_records_world(tmp_path, body)
+
+
+def test_with_flush_messages_1_the_answer_waits_for_the_disk(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a", flush_messages=1)
+        waiting = world.produce(("a", 0, bytes(batch())))
+        assert isinstance(waiting, asyncio.Future)
+        assert partition.log.flushed_offset == 0
+        assert codes(await waiting) == [0]
+        assert partition.log.flushed_offset == partition.log.high_watermark == 1
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_request_that_waits_does_not_keep_the_bytes_of_its_records(tmp_path, monkeypatch):
+    asked = []
+    decode = ProduceRequest.decode
+    monkeypatch.setattr(ProduceRequest, "decode", lambda *args: asked.append(decode(*args)) or asked[-1])
+
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a", flush_messages=1)
+        waiting = world.produce(("a", 0, bytes(batch())))
+        assert asked[0][0].topic_data[0].partition_data[0].records is None
+        await waiting
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_produce_whose_connection_went_away_leaves_no_waiter(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a", partitions=2, flush_messages=1)
+        waiting = world.produce(("a", 0, bytes(batch())), ("a", 1, bytes(batch())))
+        assert world.waiters() == 2
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not world.waiters()
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_flush_that_fails_is_the_error_of_all_who_waited_for_it_also_twice_in_one_request(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a", flush_messages=1)
+
+        def broken(fd):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "fdatasync", broken)
+        good = bytes(batch())
+        waiting = world.produce(("a", 0, good), ("a", 0, good))
+        assert codes(await waiting) == [STORAGE_ERROR, STORAGE_ERROR]
+        assert not world.waiters()
+        assert len(world.failed) == 1
+        monkeypatch.undo()
+
+    in_records_world(tmp_path, body)
+
+
+def test_flush_before_visible_shows_records_when_they_are_on_disk_without_any_other_setting(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a", flush_before_visible=True)
+        reading = world.fetch(("a", 0, 0), max_wait_ms=10_000)
+        assert codes(world.produce(("a", 0, bytes(batch())))) == [0]
+        assert partition.log.high_watermark == 0
+        await reading
+        assert partition.log.high_watermark == partition.log.flushed_offset == 1
+        assert codes(await world.produce(("a", 0, bytes(batch())), acks=-1)) == [0]
+        assert partition.log.flushed_offset == 2
+
+    in_records_world(tmp_path, body)
+
+
+def test_what_a_setting_held_back_is_visible_when_the_setting_goes(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a", flush_before_visible=True)
+        posted = []
+        partition._run_in_worker = lambda *job: posted.append(job)
+        world.append("a")
+        reading = world.fetch(("a", 0, 0), max_wait_ms=10_000)
+        assert partition.log.high_watermark == 0 and len(posted) == 1
+        del world.configs["a"]
+        world.log_manager.update_config("a", world.log_manager.config_for("a"))
+        world.replicas.settings_changed("a")
+        assert codes(await reading) == [0]
+        assert partition.log.high_watermark == 1
+
+    in_records_world(tmp_path, body)
