@@ -1,0 +1,205 @@
+"""Worker threads and the jobs that are run in them from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from kavka.broker.schedule import Schedule
+from kavka.broker.workers import Workers
+from kavka.storage.jobs import Job
+
+
+def on_loop(body) -> None:
+    async def scenario() -> None:
+        workers = Workers(2)
+        try:
+            await asyncio.wait_for(body(workers), 10)
+        finally:
+            workers.close()
+
+    asyncio.run(scenario())
+
+
+# ---- workers
+
+
+def test_what_is_posted_runs_in_another_thread_and_its_end_is_told_on_the_loop():
+    async def body(workers: Workers) -> None:
+        ran: list[int] = []
+        told: asyncio.Future[tuple[BaseException | None, int]] = asyncio.get_running_loop().create_future()
+        workers.post(
+            lambda: ran.append(threading.get_ident()), lambda error: told.set_result((error, threading.get_ident()))
+        )
+        assert await told == (None, threading.get_ident())
+        assert ran != [threading.get_ident()]
+
+    on_loop(body)
+
+
+def test_an_error_of_what_is_posted_is_handed_over():
+    async def body(workers: Workers) -> None:
+        told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        workers.post(lambda: 1 // 0, told.set_result)
+        assert isinstance(await told, ZeroDivisionError)
+        with pytest.raises(ZeroDivisionError):
+            await workers.run(lambda: 1 // 0)
+        assert await workers.run(max, 1, 2) == 2
+
+    on_loop(body)
+
+
+def test_what_had_not_begun_when_the_pool_closes_is_told_so():
+    async def body(workers: Workers) -> None:
+        go = threading.Event()
+        told: list[BaseException | None] = []
+        for _ in range(2):
+            workers.post(go.wait, told.append)
+        for _ in range(3):
+            workers.post(lambda: None, told.append)
+        threading.Timer(0.05, go.set).start()
+        workers.close()
+        await asyncio.sleep(0)
+        assert [type(error) for error in told].count(CancelledError) == 3
+        assert told.count(None) == 2
+
+    on_loop(body)
+
+
+def test_a_new_number_of_threads_loses_nothing_that_was_under_way():
+    async def body(workers: Workers) -> None:
+        go = threading.Event()
+        slow = [asyncio.ensure_future(workers.run(go.wait)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        workers.resize(3)
+        assert await workers.run(lambda: "new") == "new"
+        go.set()
+        assert await asyncio.gather(*slow) == [True, True]
+
+    on_loop(body)
+
+
+# ---- schedule
+
+
+class Counting(Job):
+    name = "counting"
+    period_ms = 10
+
+    def __init__(self, wanted: bool = True, again: int = 0, fails_in: str = "") -> None:
+        self.steps: list[str] = []
+        self.wanted = wanted
+        self.again = again
+        self.fails_in = fails_in
+        self.block: threading.Event | None = None
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name == self.fails_in:
+            raise ZeroDivisionError(name)
+
+    def prepare(self) -> bool:
+        self._step("prepare")
+        return self.wanted
+
+    def run(self) -> None:
+        if self.block is not None:
+            self.block.wait(5)
+        self._step("run")
+
+    def finish(self, error: BaseException | None) -> bool:
+        self._step("finish" if error is None else f"finish {type(error).__name__}")
+        self.again -= 1
+        return self.again >= 0
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def test_a_job_is_prepared_run_and_finished_again_and_again():
+    async def body(workers: Workers) -> None:
+        job = Counting()
+        schedule = Schedule([job], workers)
+        schedule.start()
+        await until(lambda: len(job.steps) >= 6)
+        await schedule.stop()
+        assert job.steps[:6] == ["prepare", "run", "finish"] * 2
+        count = len(job.steps)
+        await asyncio.sleep(0.03)
+        assert len(job.steps) == count
+
+    on_loop(body)
+
+
+def test_a_job_that_asks_for_it_goes_on_at_once():
+    async def body(workers: Workers) -> None:
+        job = Counting(again=3)
+        job.period_ms = 100
+        schedule = Schedule([job], workers)
+        began = asyncio.get_running_loop().time()
+        schedule.start()
+        await until(lambda: job.steps.count("finish") == 4)
+        assert asyncio.get_running_loop().time() - began < 0.2
+        await schedule.stop()
+
+    on_loop(body)
+
+
+def test_a_job_that_has_nothing_to_do_takes_no_worker():
+    async def body(workers: Workers) -> None:
+        job = Counting(wanted=False)
+        schedule = Schedule([job], workers)
+        schedule.start()
+        await until(lambda: len(job.steps) >= 3)
+        await schedule.stop()
+        assert set(job.steps) == {"prepare"}
+
+    on_loop(body)
+
+
+@pytest.mark.parametrize("step", ["prepare", "run", "finish"])
+def test_a_job_that_fails_is_tried_again_and_keeps_no_other_from_its_turn(step):
+    async def body(workers: Workers) -> None:
+        bad, good = Counting(fails_in=step), Counting()
+        schedule = Schedule([bad, good], workers)
+        schedule.start()
+        await until(lambda: bad.steps.count(step) >= 2 and good.steps.count("finish") >= 2)
+        await schedule.stop()
+
+    on_loop(body)
+
+
+def test_the_stop_waits_for_what_a_worker_is_doing():
+    async def body(workers: Workers) -> None:
+        job = Counting(again=100)
+        job.block = threading.Event()
+        schedule = Schedule([job], workers)
+        schedule.start()
+        await until(lambda: job.steps == ["prepare"])
+        stopping = asyncio.ensure_future(schedule.stop())
+        await asyncio.sleep(0.03)
+        assert not stopping.done()
+        job.block.set()
+        await stopping
+        assert job.steps == ["prepare", "run", "finish"]
+
+    on_loop(body)
+
+
+@pytest.mark.parametrize(("period_ms", "rounds"), [(0, range(1, 20)), (2**63 - 1, range(1))])
+def test_a_period_of_nothing_does_not_take_the_loop_and_one_of_for_ever_is_never(period_ms, rounds):
+    async def body(workers: Workers) -> None:
+        job = Counting(wanted=False)
+        job.period_ms = period_ms
+        schedule = Schedule([job], workers)
+        schedule.start()
+        await asyncio.sleep(0.1)
+        await schedule.stop()
+        assert len(job.steps) in rounds
+
+    on_loop(body)
