@@ -8,6 +8,8 @@ from typing import Any
 
 from kavka.common.config import ConfigError
 
+JAVA = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.confluent.kafka.")
+
 
 def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
     """The class or object behind a setting's value.
@@ -20,7 +22,7 @@ def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
         return value
     text = value.strip()
     short = text.rpartition(".")[2].rpartition("$")[2]
-    java = text == short or text.startswith(("org.apache.kafka.", "kafka.producer.", "io.confluent.kafka."))
+    java = text == short or text.startswith(JAVA)
     if java and short in known:
         text = known[short]
     elif java:

@@ -81,7 +81,9 @@ Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
 
 
 class ProducerCore:
-    def __init__(self, config: ClientConfig, path: Callable[[Accumulator], SendPath]) -> None:
+    def __init__(
+        self, config: ClientConfig, path: Callable[[Accumulator], SendPath], cluster: Cluster | None = None
+    ) -> None:
         self.config = config
         self.closed = False
         self.fatal: KafkaError | None = None
@@ -108,7 +110,7 @@ class ProducerCore:
             next_sticky,
         )
         self.completion = Completion(self.accumulator)
-        self.cluster = Cluster(config, allow_auto_create=True)
+        self.cluster = cluster or Cluster(config, allow_auto_create=True)
         transactional = config["transactional.id"] is not None
         self.sequences = Sequences(transactional) if config["enable.idempotence"] else None
         self.sender = Sender(self.cluster, self.accumulator, config, self.sequences, self.completion, self.metrics)

@@ -1,0 +1,91 @@
+"""Modules that can be compiled, in either form, whatever the installation has: the tests run on both.
+
+`load("kavka.client.producer._append", COMPILED)` gives a module of its own that nothing else uses. `use(COMPILED)` puts
+that form in the place where `import` finds it, for the rest of the process; it has to come before the first import.
+`KAVKA_FORM=compiled pytest …` does that for the tests of the clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "compiled"
+PLAIN, COMPILED = "plain", "compiled"
+FORMS = (PLAIN, COMPILED)
+
+# As setup.py compiles them.
+DIRECTIVES = ("language_level=3", "annotation_typing=False", "boundscheck=False", "wraparound=False")
+
+
+def modules() -> list[str]:
+    """Those that have a file with C types beside them."""
+    source = ROOT / "src"
+    return sorted(".".join(p.relative_to(source).with_suffix("").parts) for p in source.rglob("*.pxd"))
+
+
+def _source(name: str) -> Path:
+    return (ROOT / "src").joinpath(*name.split(".")).with_suffix(".py")
+
+
+def build(name: str) -> Path:
+    """The compiled module, kept under .cache by what it was made from; a skip where there is no compiler."""
+    source = _source(name)
+    digest = hashlib.sha256(source.read_bytes() + source.with_suffix(".pxd").read_bytes()).hexdigest()[:16]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    target = CACHE / digest / f"{source.stem}{suffix}"
+    if target.exists():
+        return target
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or importlib.util.find_spec("Cython") is None:
+        pytest.skip("no compiler, or no Cython, for the compiled form")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    c_file = target.parent / f"{os.getpid()}.c"
+    made = target.parent / f"{os.getpid()}.so"
+    options = [part for directive in DIRECTIVES for part in ("-X", directive)]
+    cython = [sys.executable, "-m", "cython", *options, "-o", str(c_file), str(source.relative_to(ROOT / "src"))]
+    subprocess.run(cython, check=True, cwd=ROOT / "src")
+    include = sysconfig.get_paths()["include"]
+    subprocess.run([compiler, "-O2", "-fPIC", "-shared", f"-I{include}", str(c_file), "-o", str(made)], check=True)
+    c_file.unlink()
+    made.rename(target)
+    return target
+
+
+def load(name: str, form: str) -> ModuleType:
+    if form == PLAIN:
+        loader: SourceFileLoader | ExtensionFileLoader = SourceFileLoader(name, str(_source(name)))
+    else:
+        loader = ExtensionFileLoader(name, str(build(name)))
+    spec = importlib.util.spec_from_loader(name, loader, origin=loader.path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def use(form: str) -> None:
+    for name in modules():
+        module = load(name, form)
+        sys.modules[name] = module
+        parent, _, last = name.rpartition(".")
+        setattr(importlib.import_module(parent), last, module)
+
+
+def use_what_is_asked_for() -> None:
+    """For a conftest: `KAVKA_FORM`, if it is set."""
+    form = os.environ.get("KAVKA_FORM")
+    if form in FORMS and not os.environ.get("_KAVKA_FORM_IN_USE"):
+        os.environ["_KAVKA_FORM_IN_USE"] = form
+        use(form)

@@ -1,0 +1,321 @@
+"""The path from `send` to the bytes of a batch, in both forms."""
+
+from __future__ import annotations
+
+import threading
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kavka.client.producer.encoding import encode_batch, encoded_headers
+from kavka.records.builder import BatchBuilder
+from kavka.records.reader import read_records
+from kavka.records.record import Record
+from tests.support import forms
+
+NAME = "kavka.client.producer._append"
+TIME = 1_700_000_000_000
+_LOADED: dict[str, ModuleType] = {}
+
+
+def loaded(form: str) -> ModuleType:
+    if form not in _LOADED:
+        _LOADED[form] = forms.load(NAME, form)
+    return _LOADED[form]
+
+
+@pytest.fixture(params=forms.FORMS)
+def hot(request: pytest.FixtureRequest) -> ModuleType:
+    return loaded(request.param)
+
+
+class Setup:
+    """An accumulator with one topic, and a count of how often it woke the sender."""
+
+    def __init__(self, hot: Any, partitions: int = 1, **limits: int) -> None:
+        values = {
+            "batch_size": 1000,
+            "grow_to": 4000,
+            "buffer_limit": 1 << 20,
+            "max_record": 1 << 16,
+            "max_count": 1 << 30,
+            "record_limit": 1 << 30,
+        } | limits
+        self.wakes = 0
+        self.accumulator = hot.Accumulator(*values.values(), self._wake, lambda topic: (topic.sticky + 1) % topic.count)
+        self.path = hot.SendPath(self.accumulator)
+        self.topic = hot.TopicQueues("t")
+        self.topic.queues = [hot.PartitionQueue(self.accumulator, "t", p) for p in range(partitions)]
+        self.topic.count = partitions
+        self.path._topics = {"t": self.topic}
+        self.queue = self.topic.queues[0]
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def send(self, value: Any, **more: Any) -> Any:
+        arguments = {"key": None, "partition": None, "timestamp": TIME, "headers": None, "callback": None} | more
+        return self.path.try_send(
+            "t", value, *(arguments[n] for n in ("key", "partition", "timestamp", "headers", "callback"))
+        )
+
+
+def test_the_compiled_form_is_compiled_and_the_plain_one_is_not() -> None:
+    assert loaded(forms.COMPILED).is_compiled()
+    assert not loaded(forms.PLAIN).is_compiled()
+
+
+fields = st.one_of(st.none(), st.binary(max_size=300), st.binary(min_size=2000, max_size=2100))
+headers = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3)
+times = st.one_of(st.integers(0, 1 << 50), st.integers(TIME, TIME + 5000))
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(records=st.lists(st.tuples(times, fields, fields, headers), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_a_batch_has_the_bytes_that_the_batch_builder_makes(form: str, records: list[Any]) -> None:
+    hot: Any = loaded(form)
+    pool = hot.BufferPool(1 << 20)
+    batch = hot.Batch(None, 0, pool.take(1 << 20))
+    builder = BatchBuilder(producer_id=7, producer_epoch=3, base_sequence=11)
+    size = batch.size
+    for timestamp, key, value, head in records:
+        size += batch.append(timestamp, key, value, encoded_headers(head))
+        builder.append(Record(timestamp=timestamp, key=key, value=value, headers=head))
+    assert batch.size == size
+    batch.producer_id, batch.producer_epoch, batch.base_sequence = 7, 3, 11
+    assert bytes(encode_batch(batch, 0, None, False)) == bytes(builder.build())
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_what_was_sent_is_read_again(hot: Any, codec: int) -> None:
+    setup = Setup(hot)
+    for i in range(5):
+        assert setup.send(b"value %d" % i, key=b"key") is not None
+    batch = setup.queue.batches[0]
+    got = list(read_records(encode_batch(batch, codec, None, False)))
+    assert [(r.offset, r.key, r.value, r.timestamp) for r in got] == [
+        (i, b"key", b"value %d" % i, TIME) for i in range(5)
+    ]
+
+
+def test_bytes_like_keys_and_values_are_taken_too(hot: Any) -> None:
+    setup = Setup(hot)
+    future = setup.accumulator.append(setup.queue, TIME, bytearray(b"k"), memoryview(b"value"), b"\x00", None)
+    assert future is not None
+    got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
+    assert (got[0].key, got[0].value) == (b"k", b"value")
+
+
+def test_a_full_batch_is_followed_by_another_and_both_wake_the_sender_once_until_it_looks(hot: Any) -> None:
+    setup = Setup(hot)
+    setup.send(b"x" * 400)
+    assert setup.wakes == 1
+    setup.send(b"x" * 400)
+    setup.send(b"x" * 400)
+    assert (len(setup.queue.batches), setup.wakes) == (2, 1)
+    setup.accumulator.awake = False
+    setup.send(b"x" * 900)
+    assert setup.wakes == 2
+
+
+def test_a_batch_grows_beyond_its_size_while_others_wait_before_it(hot: Any) -> None:
+    setup = Setup(hot)
+    for _ in range(30):
+        setup.send(b"x" * 200)
+    sizes = [batch.size for batch in setup.queue.batches]
+    assert sizes[0] <= 1000
+    assert 3500 < sizes[1] <= 4000
+    assert len(sizes) == 3
+
+
+def test_a_batch_does_not_grow_where_growing_is_off(hot: Any) -> None:
+    setup = Setup(hot, grow_to=0)
+    for _ in range(30):
+        setup.send(b"x" * 200)
+    assert max(batch.size for batch in setup.queue.batches) <= 1000
+
+
+def test_a_record_larger_than_a_batch_has_a_batch_of_its_own(hot: Any) -> None:
+    setup = Setup(hot)
+    setup.send(b"a")
+    setup.send(b"x" * 5000)
+    setup.send(b"b")
+    assert [batch.count for batch in setup.queue.batches] == [1, 1, 1]
+
+
+def test_no_more_records_than_allowed_go_into_a_batch(hot: Any) -> None:
+    setup = Setup(hot, max_count=3)
+    for _ in range(7):
+        setup.send(b"x")
+    assert [batch.count for batch in setup.queue.batches] == [3, 3, 1]
+
+
+def test_without_room_nothing_is_appended(hot: Any) -> None:
+    setup = Setup(hot, buffer_limit=1000)
+    sent = 0
+    while setup.send(b"x" * 100) is not None:
+        sent += 1
+    assert 5 < sent < 10
+    assert setup.accumulator.used <= 1000
+    assert sum(batch.count for batch in setup.queue.batches) == sent
+
+
+def test_the_number_of_records_that_wait_can_be_limited(hot: Any) -> None:
+    setup = Setup(hot, record_limit=4)
+    assert [setup.send(b"x") is not None for _ in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_a_record_above_the_limit_is_not_taken_by_the_short_way(hot: Any) -> None:
+    setup = Setup(hot, max_record=500)
+    assert setup.send(b"x" * 500) is None
+    assert setup.send(b"x" * 100) is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"value": 17},
+        {"value": b"x", "key": 1.5},
+        {"value": b"x", "partition": 2},
+        {"value": b"x", "partition": -1},
+        {"value": b"x", "partition": "1"},
+        {"value": b"x", "timestamp": -1},
+        {"value": b"x", "timestamp": "now"},
+        {"value": b"x", "headers": [("a", b"b")]},
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_left_to_the_long_way(hot: Any, arguments: dict[str, Any]) -> None:
+    setup = Setup(hot, partitions=2)
+    assert setup.send(**arguments) is None
+    assert not setup.accumulator.pending
+
+
+def test_text_is_taken_as_utf8_unless_a_serializer_is_set(hot: Any) -> None:
+    setup = Setup(hot)
+    assert setup.send("größe", key="schlüssel") is not None
+    got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
+    assert (got[0].key, got[0].value) == ("schlüssel".encode(), "größe".encode())
+    setup.path._text_values = False
+    assert setup.send("text") is None
+
+
+def test_records_without_a_key_stay_with_a_partition_for_a_batch_and_then_move_on(hot: Any) -> None:
+    setup = Setup(hot, partitions=3)
+    chosen = [setup.send(b"x" * 300).batch.queue.partition for _ in range(12)]
+    assert chosen == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
+
+
+def test_keys_go_where_their_hash_says_unless_keys_are_ignored(hot: Any) -> None:
+    setup = Setup(hot, partitions=7)
+    expected = (hot.murmur2(b"some key") & 0x7FFFFFFF) % 7
+    assert {setup.send(b"x", key=b"some key").batch.queue.partition for _ in range(5)} == {expected}
+    setup.path._ignore_keys = True
+    assert setup.send(b"x", key=b"some key").batch.queue.partition == 0
+
+
+def test_a_partition_outside_of_the_open_transaction_is_left_to_the_long_way(hot: Any) -> None:
+    setup = Setup(hot)
+    setup.path._transaction = 5
+    assert setup.send(b"x") is None
+    setup.queue.in_transaction = 5
+    assert setup.send(b"x") is not None
+
+
+# From org.apache.kafka.common.utils.Utils.murmur2, of kafka-clients 4.3.0.
+JAVA_HASHES = {
+    b"": 275646681,
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+    b"schl\xc3\xbcssel": 331429656,
+    b"\xc3\xbf\xc2\x80": 321056892,
+}
+
+
+@pytest.mark.parametrize(("key", "expected"), JAVA_HASHES.items())
+def test_murmur2_is_javas(hot: Any, key: bytes, expected: int) -> None:
+    assert hot.murmur2(key) == expected & 0xFFFFFFFF
+
+
+@given(key=st.binary(max_size=100))
+@settings(max_examples=200, deadline=None)
+def test_both_forms_hash_alike(key: bytes) -> None:
+    assert loaded(forms.PLAIN).murmur2(key) == loaded(forms.COMPILED).murmur2(key)
+
+
+def finish(setup: Setup, batch: Any, base_offset: int = 100, error: Any = None) -> None:
+    with setup.accumulator.lock:
+        batch.base_offset, batch.error, batch.done = base_offset, error, True
+        waiters, batch.waiters = batch.waiters, None
+    for waiter in waiters or ():
+        waiter()
+
+
+def test_a_future_knows_its_offset_when_the_batch_is_done(hot: Any) -> None:
+    setup = Setup(hot)
+    futures = [setup.send(b"value", key=b"k") for _ in range(3)]
+    assert not futures[2].done()
+    finish(setup, setup.queue.batches[0])
+    assert [future.get(0).offset for future in futures] == [100, 101, 102]
+    assert futures[0].get(0) == ("t", 0, 100, TIME, 1, 5)
+    assert futures[0].succeeded()
+    assert futures[0].exception(0) is None
+
+
+def test_get_waits_for_another_thread_and_gives_up_in_time(hot: Any) -> None:
+    setup = Setup(hot)
+    future = setup.send(b"x")
+    with pytest.raises(TimeoutError):
+        future.get(0.01)
+    timer = threading.Timer(0.05, finish, (setup, setup.queue.batches[0]))
+    timer.start()
+    assert future.get(5).offset == 100
+    timer.join()
+
+
+def test_an_error_is_raised_by_get_and_given_to_callbacks(hot: Any) -> None:
+    setup = Setup(hot)
+    called: list[Any] = []
+    future = setup.send(b"x", callback=lambda metadata, error: called.append((metadata, error)))
+    error = ValueError("no")
+    finish(setup, setup.queue.batches[0], -1, error)
+    with pytest.raises(ValueError, match="no"):
+        future.get(0)
+    assert future.failed()
+    for entry, callback in setup.queue.batches[0].entries:
+        callback(*entry.outcome())
+    assert called == [(None, error)]
+    future.add_errback(called.append).add_callback(called.append).add_done_callback(called.append)
+    assert called[1:] == [error, future]
+
+
+def test_a_future_follows_its_record_into_the_part_of_a_split_batch(hot: Any) -> None:
+    setup = Setup(hot)
+    futures = [setup.send(b"x") for _ in range(5)]
+    first, second = (hot.Batch(setup.queue, n, bytearray(1024)) for n in (1, 2))
+    setup.queue.batches[0].parts = [(0, first), (3, second)]
+    finish(setup, first, 50)
+    assert [future.done() for future in futures] == [True] * 3 + [False] * 2
+    finish(setup, second, 90)
+    assert [future.get(0).offset for future in futures] == [50, 51, 52, 90, 91]
+
+
+def test_buffers_are_used_again_and_only_so_many_are_kept(hot: Any) -> None:
+    pool = hot.BufferPool(40_000)
+    buffer = pool.take(10_000)
+    assert len(buffer) == 16384
+    pool.give(buffer)
+    assert pool.take(16_384) is buffer
+    for _ in range(5):
+        pool.give(bytearray(16384))
+    assert pool.kept == 32768
+    assert len(pool.take(100_000_000)) == 100_000_000
+    pool.give(bytearray(5000))
+    assert pool.kept == 32768

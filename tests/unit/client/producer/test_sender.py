@@ -1,0 +1,461 @@
+"""The sender and its sequences, with a broker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from kavka.client.errors import Disconnected, KafkaTimeout, Purged
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import parse_header
+from tests.unit.client.producer.fake_broker import Bench
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+def sequences(request: Any) -> list[tuple[int, int, int]]:
+    """(epoch, first sequence, count) of the batches in a request."""
+    found = []
+    for topic in request[1].topic_data:
+        for data in topic.partition_data:
+            header = parse_header(data.records)
+            found.append((header.producer_epoch, header.base_sequence, header.count))
+    return found
+
+
+def test_records_arrive_in_order_with_their_offsets() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            futures = [bench.send(b"%d" % i) for i in range(10)]
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"%d" % i for i in range(10)]
+            assert [future.get(0).offset for future in futures] == list(range(10))
+
+    run(work())
+
+
+def test_no_more_than_five_requests_are_in_flight_and_their_sequences_follow() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=100, batch_max_bytes=0) as bench:
+            for i in range(20):
+                bench.send(b"%060d" % i)
+            requests = await bench.requests(5)
+            assert len(requests) == 5
+            assert [sequences(r) for r in requests] == [[(0, i, 1)] for i in range(5)]
+            await bench.answer_all()
+            assert len(bench.broker.logs[0].values) == 20
+
+    run(work())
+
+
+def test_a_request_has_one_batch_of_each_partition() -> None:
+    async def work() -> None:
+        async with Bench(partitions=3, linger_ms=20) as bench:
+            for i in range(6):
+                bench.send(b"%d" % i, partition=i % 3)
+            requests = await bench.requests(1)
+            assert sequences(requests[0]) == [(0, 0, 2)] * 3
+            await bench.answer_all()
+
+    run(work())
+
+
+def test_a_batch_waits_for_linger_unless_it_is_full_or_flushed() -> None:
+    async def work() -> None:
+        async with Bench(linger_ms=10_000, batch_size=200) as bench:
+            bench.send(b"a")
+            await asyncio.sleep(0.02)
+            assert not bench.broker.requests
+            bench.send(b"x" * 110)
+            await bench.requests(1)
+            await bench.answer()
+            await asyncio.sleep(0.02)
+            assert not bench.broker.requests
+            flushing = asyncio.create_task(bench.core.flush())
+            await bench.answer_all()
+            await flushing
+            assert bench.broker.logs[0].values == [b"a", b"x" * 110]
+
+    run(work())
+
+
+@pytest.mark.parametrize("fate", ["lose", "store and lose"])
+def test_a_broken_connection_neither_loses_nor_doubles(fate: str) -> None:
+    async def work() -> None:
+        async with Bench(batch_size=100, batch_max_bytes=0) as bench:
+            for i in range(20):
+                bench.send(b"%060d" % i)
+            await bench.requests(5)
+            await bench.answer()
+            await bench.answer(fate)
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"%060d" % i for i in range(20)]
+
+    run(work())
+
+
+def test_after_a_failure_batches_are_sent_again_one_at_a_time() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=100, batch_max_bytes=0) as bench:
+            for i in range(5):
+                bench.send(b"%060d" % i)
+            await bench.requests(5)
+            bench.broker.answer("lose")
+            requests = await bench.requests(1)
+            await asyncio.sleep(0.01)
+            assert [sequences(r) for r in requests] == [[(0, 0, 1)]]
+            await bench.answer_all()
+
+    run(work())
+
+
+FATES = [
+    "store",
+    "store",
+    "store",
+    "lose",
+    "store and lose",
+    "NOT_LEADER_OR_FOLLOWER",
+    "REQUEST_TIMED_OUT",
+    "NOT_ENOUGH_REPLICAS",
+    "KAFKA_STORAGE_ERROR",
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_every_record_is_stored_once_and_in_order(seed: int) -> None:
+    async def work() -> None:
+        chance = random.Random(seed)
+        async with Bench(partitions=2, batch_size=chance.choice([80, 300]), batch_max_bytes=0) as bench:
+            sent: list[list[bytes]] = [[], []]
+            for i in range(150):
+                partition = chance.randrange(2)
+                value = b"%d-%s" % (i, b"x" * chance.randrange(100))
+                sent[partition].append(value)
+                bench.send(value, partition=partition)
+                while bench.broker.requests and chance.random() < 0.3:
+                    bench.broker.answer(chance.choice(FATES))
+                    await bench.settle(chance.randrange(4))
+                await bench.settle(chance.randrange(3))
+            await bench.answer_all()
+            assert [log.values for log in bench.broker.logs] == sent
+
+    run(work())
+
+
+def test_a_broker_that_has_forgotten_the_producer_gets_the_records_under_a_new_epoch() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=100, batch_max_bytes=0) as bench:
+            for i in range(3):
+                bench.send(b"%060d" % i)
+            await bench.answer_all()
+            # Its state is gone, as after retention has removed what it knew the producer by.
+            bench.broker.logs[0].producers.clear()
+            futures = [bench.send(b"%060d" % i) for i in range(3, 9)]
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"%060d" % i for i in range(9)]
+            assert bench.core.sequences is not None
+            assert bench.core.sequences.producer_epoch >= 1
+            assert [future.get(0).offset for future in futures] == list(range(3, 9))
+
+    run(work())
+
+
+def test_unknown_producer_id_is_answered_with_a_new_epoch() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.send(b"a")
+            await bench.answer_all()
+            bench.send(b"b")
+            await bench.requests(1)
+            connection, request, answer = bench.broker.requests.pop(0)
+            connection.in_flight -= 1
+            answer.set_result(bench.broker.refuse(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0))
+            requests = await bench.requests(1)
+            assert sequences(requests[0]) == [(1, 0, 1)]
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"a", b"b"]
+
+    run(work())
+
+
+def test_a_used_up_epoch_means_a_new_producer_id() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.send(b"a")
+            await bench.answer_all()
+            state = bench.core.sequences
+            assert state is not None
+            before = state.producer_id
+            state.producer_epoch = bench.core.queues["t"].queues[0].producer_epoch = 0x7FFF
+            bench.broker.logs[0].producers.clear()
+            bench.send(b"b")
+            bench.send(b"c")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"a", b"b", b"c"]
+            assert (state.producer_id, state.producer_epoch) == (before + 1, 0)
+
+    run(work())
+
+
+def test_a_batch_that_is_too_large_is_split_and_all_of_it_arrives_in_order() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=4000, linger_ms=5) as bench:
+            bench.broker.logs[0].max_batch = 700
+            called: list[int] = []
+            futures = [
+                bench.send(b"%0100d" % i, callback=lambda metadata, error: called.append(metadata.offset))
+                for i in range(60)
+            ]
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"%0100d" % i for i in range(60)]
+            assert [future.get(0).offset for future in futures] == list(range(60))
+            assert called == list(range(60))
+            assert bench.core.metrics.batch_splits > 0
+            assert bench.core.accumulator.used == 0
+
+    run(work())
+
+
+def test_one_record_that_is_too_large_fails() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.broker.logs[0].max_batch = 700
+            future = bench.send(b"x" * 1000)
+            await bench.answer_all()
+            with pytest.raises(KafkaError) as caught:
+                future.get(0)
+            assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+            bench.send(b"small")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"small"]
+
+    run(work())
+
+
+def test_an_error_that_does_not_pass_fails_the_batch_and_the_next_goes_on_under_a_new_epoch() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            first = bench.send(b"a")
+            await bench.answer("INVALID_RECORD")
+            assert first.exception(0).code == ErrorCode.INVALID_RECORD
+            bench.send(b"b")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"b"]
+
+    run(work())
+
+
+def test_delivery_takes_no_longer_than_it_may_and_those_after_it_are_stored() -> None:
+    async def work() -> None:
+        settings = {"delivery_timeout_ms": 100, "request_timeout_ms": 50}
+        async with Bench(**settings) as bench:
+            late = bench.send(b"late")
+            await bench.requests(1)
+            await asyncio.sleep(0.2)
+            assert isinstance(late.exception(0), KafkaTimeout)
+            bench.send(b"next")
+            await bench.settle()
+            bench.broker.answer("lose")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"next"]
+
+    run(work())
+
+
+def test_records_without_a_leader_wait_and_then_fail() -> None:
+    async def work() -> None:
+        async with Bench(delivery_timeout_ms=100, request_timeout_ms=50) as bench:
+            bench.cluster.publish(leader=-1)
+            future = bench.send(b"a", partition=0)
+            await bench.settle()
+            assert bench.cluster.updates_wanted > 0
+            await asyncio.sleep(0.15)
+            assert isinstance(future.exception(0), KafkaTimeout)
+
+    run(work())
+
+
+def test_a_leader_that_appears_gets_what_waited() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.cluster.publish(leader=-1)
+            bench.send(b"a", partition=0)
+            await asyncio.sleep(0.01)
+            assert not bench.broker.requests
+            bench.cluster.publish()
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"a"]
+
+    run(work())
+
+
+def test_without_retries_the_first_error_counts() -> None:
+    async def work() -> None:
+        async with Bench(retries=0) as bench:
+            assert bench.core.sequences is None
+            future = bench.send(b"a")
+            await bench.answer("lose")
+            assert future.exception(0).code == ErrorCode.NETWORK_EXCEPTION
+
+    run(work())
+
+
+def test_without_idempotence_one_request_in_flight_keeps_the_order() -> None:
+    async def work() -> None:
+        settings: dict[str, Any] = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
+        async with Bench(batch_size=100, batch_max_bytes=0, **settings) as bench:
+            chance = random.Random(3)
+            for i in range(40):
+                bench.send(b"%060d" % i)
+                await bench.settle(1)
+                assert len(bench.broker.requests) <= 1
+                if bench.broker.requests and chance.random() < 0.5:
+                    bench.broker.answer(chance.choice(["store", "lose", "NOT_LEADER_OR_FOLLOWER"]))
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"%060d" % i for i in range(40)]
+
+    run(work())
+
+
+def test_acks_0_does_not_wait_for_an_answer() -> None:
+    async def work() -> None:
+        async with Bench(acks="0") as bench:
+            future = bench.send(b"a")
+            await bench.settle()
+            assert bench.broker.logs[0].values == [b"a"]
+            assert future.get(0).offset == -1
+
+    run(work())
+
+
+def test_purge_drops_what_was_not_sent_and_leaves_what_was() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=100, batch_max_bytes=0) as bench:
+            futures = [bench.send(b"%060d" % i) for i in range(8)]
+            await bench.requests(5)
+            assert bench.core.purge() == 3
+            assert [type(f.exception(0)) for f in futures[5:]] == [Purged] * 3
+            await bench.answer_all()
+            assert len(bench.broker.logs[0].values) == 5
+            bench.send(b"after")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values[-1] == b"after"
+
+    run(work())
+
+
+def test_purge_of_what_is_in_flight_lets_later_records_go_on_under_a_new_epoch() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            future = bench.send(b"stuck")
+            await bench.requests(1)
+            assert bench.core.purge(in_flight=True) == 1
+            assert isinstance(future.exception(0), Purged)
+            bench.send(b"after")
+            await bench.settle()
+            bench.broker.answer("lose")
+            await bench.answer_all()
+            assert bench.broker.logs[0].values == [b"after"]
+
+    run(work())
+
+
+def test_what_a_callback_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            called: list[int] = []
+
+            def bad(metadata: Any, error: Any) -> None:
+                raise RuntimeError("a bad callback")
+
+            bench.send(b"a", callback=bad)
+            bench.send(b"b", callback=lambda metadata, error: called.append(metadata.offset))
+            await bench.answer_all()
+            assert called == [1]
+
+    run(work())
+    assert "a bad callback" in caplog.text
+
+
+def test_errors_of_single_records_are_told_apart_from_those_in_their_company() -> None:
+    async def work() -> None:
+        async with Bench(linger_ms=5) as bench:
+            futures = [bench.send(b"%d" % i) for i in range(3)]
+            await bench.requests(1)
+            connection, request, answer = bench.broker.requests.pop(0)
+            connection.in_flight -= 1
+            response = bench.broker.refuse(request, ErrorCode.INVALID_RECORD, error_message="bad records")
+            from kavka.protocol.messages.produce import BatchIndexAndErrorMessage
+
+            response.responses[0].partition_responses[0].record_errors = [
+                BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")
+            ]
+            answer.set_result(response)
+            assert futures[1].exception(0).message == "no key"
+            assert "other records" in futures[0].exception(0).message
+
+    run(work())
+
+
+def test_no_producer_id_for_good_fails_all_and_says_what_to_do() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.cluster.init_error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            future = bench.send(b"a")
+            await asyncio.sleep(0.01)
+            assert future.exception(0).code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert "enable.idempotence" in str(future.exception(0))
+            assert bench.send(b"b").exception(0).code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    run(work())
+
+
+def test_close_without_time_fails_what_is_left() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            future = bench.send(b"a")
+            await bench.requests(1)
+            await bench.core.close(0)
+            assert future.exception(0) is not None
+            assert not isinstance(future.exception(0), Disconnected)
+
+    run(work())
+
+
+def test_memory_is_given_back_and_used_again() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=1024) as bench:
+            for _ in range(20):
+                bench.send(b"x" * 500)
+                await bench.answer_all()
+            accumulator = bench.core.accumulator
+            assert (accumulator.used, accumulator.records, len(accumulator.incomplete)) == (0, 0, 0)
+            assert 0 < accumulator.pool.kept <= 4 * 1024
+
+    run(work())
+
+
+def test_compressed_batches_fill_up_to_their_size_after_compression() -> None:
+    async def work() -> None:
+        async with Bench(batch_size=1000, compression_type="gzip", linger_ms=1000) as bench:
+            for i in range(2000):
+                bench.send(b"the same words again and again %d" % (i % 3))
+                if i % 50 == 0:
+                    await bench.settle(1)
+                    while bench.broker.requests:
+                        await bench.answer()
+            queue = bench.core.queues["t"].queues[0]
+            assert queue.target > 4000
+            flushing = asyncio.create_task(bench.core.flush())
+            await bench.answer_all()
+            await flushing
+            assert len(bench.broker.logs[0].values) == 2000
+            assert bench.core.metrics.snapshot()["compression-rate-avg"] < 0.5
+
+    run(work())

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kavka.client.admin.base import AdminBase, AdminError, by_topic, gather, listed
+from kavka.client.admin_config import admin_config
+from kavka.client.errors import Disconnected, KafkaTimeout
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+
+
+def admin(**settings: Any) -> AdminBase:
+    given = {"bootstrap.servers": "x:1", "retry.backoff.ms": 1, "retry.backoff.max.ms": 2}
+    return AdminBase(admin_config(given | settings, {}))
+
+
+def each(
+    attempt: Callable[[list[str]], Any], keys: str = "abc", timeout: float = 5.0, **settings: Any
+) -> dict[str, Any]:
+    async def asked(left: list[str]) -> Any:
+        return attempt(left)
+
+    async def work() -> dict[str, Any]:
+        return await admin(**settings)._each(list(keys), asked, timeout)
+
+    return asyncio.run(work())
+
+
+def test_only_what_may_pass_is_asked_for_again() -> None:
+    asked: list[list[str]] = []
+
+    def attempt(left: list[str]) -> Any:
+        asked.append(left)
+        if len(asked) == 1:
+            return {"a": 1}, {
+                "b": KafkaError(ErrorCode.NOT_CONTROLLER),
+                "c": KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            }
+        return {"b": 2, "c": 3}, {}
+
+    assert each(attempt) == {"a": 1, "b": 2, "c": 3}
+    assert asked == [["a", "b", "c"], ["b", "c"]]
+
+
+def test_what_failed_is_raised_with_what_was_done() -> None:
+    wrong = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "it is there")
+    with pytest.raises(AdminError) as caught:
+        each(lambda left: ({"a": 1, "c": 3}, {"b": wrong}))
+    assert caught.value.results == {"a": 1, "c": 3}
+    assert caught.value.errors == {"b": wrong}
+    assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert str(caught.value) == "b: it is there"
+
+
+def test_a_lost_connection_is_tried_again() -> None:
+    tries: list[int] = []
+
+    def attempt(left: list[str]) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Disconnected("gone")
+        return dict.fromkeys(left, 0), {}
+
+    assert each(attempt) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_there_is_an_end_to_trying() -> None:
+    def attempt(left: list[str]) -> Any:
+        raise Disconnected("gone")
+
+    with pytest.raises(AdminError) as caught:
+        each(attempt, timeout=0.05)
+    assert isinstance(caught.value.errors["a"], KafkaTimeout)
+    assert "gone" in str(caught.value)
+    with pytest.raises(AdminError) as caught:
+        each(attempt, retries=2)
+    assert isinstance(caught.value.errors["a"], Disconnected)
+
+
+def test_an_attempt_that_hangs_is_cut_off() -> None:
+    async def hang(left: list[str]) -> Any:
+        await asyncio.sleep(60)
+
+    async def work() -> None:
+        with pytest.raises(AdminError) as caught:
+            await admin()._each(["a"], hang, 0.05)
+        assert isinstance(caught.value.errors["a"], KafkaTimeout)
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_fails_fails_only_its_own() -> None:
+    async def ask(who: int, keys: list[str]) -> Any:
+        if who == 2:
+            raise Disconnected("gone")
+        return dict.fromkeys(keys, who), {}
+
+    async def work() -> None:
+        done, failed = await gather({1: ["a", "b"], 2: ["c"]}, ask)
+        assert done == {"a": 1, "b": 1}
+        assert isinstance(failed["c"], Disconnected)
+
+    asyncio.run(work())
+
+
+def test_small_things() -> None:
+    assert by_topic([TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 2)]) == {"a": [1, 2], "b": [0]}
+    assert listed("abc", str) == ["abc"]
+    assert listed(["abc", "d"], str) == ["abc", "d"]

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kavka.client.admin_config import ADMIN_CONFIGS, admin_config
+from kavka.client.config import parse_servers
+from kavka.client.consumer_config import CONSUMER_CONFIGS, consumer_config
+from kavka.client.producer.core import ProducerCore
+from kavka.client.producer_config import PRODUCER_CONFIGS, producer_config
+from kavka.client.serializers import StringSerializer
+from kavka.common.config import LONG_MAX, ConfigError
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+
+
+def test_settings_are_taken_by_kafkas_names_and_as_keywords() -> None:
+    config = producer_config({**SERVERS, "batch.size": "32768"}, {"linger_ms": 7, "acks": "all"})
+    assert (config["batch.size"], config["linger.ms"], config["acks"]) == (32768, 7, "all")
+
+
+def test_a_keyword_wins_over_the_mapping() -> None:
+    assert producer_config({**SERVERS, "acks": "1"}, {"acks": "all"})["acks"] == "all"
+
+
+def test_pythons_own_values_are_taken() -> None:
+    config = producer_config({}, {"bootstrap_servers": ["a:1", "b:2"], "enable_idempotence": False, "acks": 1})
+    assert parse_servers(config["bootstrap.servers"]) == [("a", 1), ("b", 2)]
+    assert (config["enable.idempotence"], config["acks"]) == (False, "1")
+
+
+def test_none_means_the_default() -> None:
+    assert producer_config(SERVERS, {"linger_ms": None})["linger.ms"] == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "allowed"),
+    [
+        ({"acks": "2"}, "acks", "all, -1, 0, 1"),
+        ({"compression.type": "rar"}, "compression.type", "zstd"),
+        ({"batch.size": "many"}, "batch.size", "whole number"),
+        ({"linger.ms": -1}, "linger.ms", "at least 0"),
+        ({"buffer.full.policy": "explode"}, "buffer.full.policy", "block, fail, clear"),
+        ({"delivery.timeout.ms": 10}, "delivery.timeout.ms", "linger.ms + request.timeout.ms"),
+        ({"security.protocol": "SSL"}, "security.protocol", "PLAINTEXT"),
+        ({"transactional.id": ""}, "transactional.id", "not empty"),
+        ({"transactional.id": "t", "enable.idempotence": False}, "enable.idempotence", "true"),
+        ({"enable.idempotence": True, "acks": "1"}, "acks", "all"),
+        ({"enable.idempotence": True, "retries": 0}, "retries", "at least 1"),
+        (
+            {"enable.idempotence": True, "max.in.flight.requests.per.connection": 6},
+            "max.in.flight.requests.per.connection",
+            "at most 5",
+        ),
+        ({"acks": object()}, "acks", "not allowed"),
+    ],
+)
+def test_a_wrong_value_is_one_error_that_names_the_key_and_what_is_allowed(
+    given: dict[str, Any], name: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        producer_config({**SERVERS, **given}, {})
+    assert caught.value.name == name
+    assert str(caught.value).startswith(f"{name}: ")
+    assert allowed in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_a_warning_with_a_hint(caplog: pytest.LogCaptureFixture) -> None:
+    producer_config({**SERVERS, "batch.sizes": 1, "ssl.cafile": "x"}, {})
+    assert "batch.sizes is not a known producer config and is ignored; did you mean batch.size?" in caplog.text
+    assert "TLS comes later" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}])
+def test_what_rules_idempotence_out_turns_it_off_where_it_was_not_asked_for(given: dict[str, Any]) -> None:
+    assert producer_config({**SERVERS, **given}, {})["enable.idempotence"] is False
+
+
+def test_the_defaults_are_kafkas() -> None:
+    config = producer_config(SERVERS, {})
+    assert (config["enable.idempotence"], config["acks"], config["linger.ms"]) == (True, "all", 5)
+    assert (config["delivery.timeout.ms"], config["max.block.ms"]) == (120_000, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "today", "expected"),
+    [
+        ("request.required.acks", "-1", "acks", "-1"),
+        ("batch.num.messages", "10", "batch.num.messages", 10),
+        ("queue.buffering.max.ms", "20", "linger.ms", 20),
+        ("queue.buffering.max.messages", "100", "queue.buffering.max.messages", 100),
+        ("queue.buffering.max.message", "100", "queue.buffering.max.messages", 100),
+        ("message.send.max.retries", "7", "retries", 7),
+        ("topic.metadata.refresh.interval.ms", "1000", "metadata.max.age.ms", 1000),
+        ("queue.enqueue.timeout.ms", "50", "max.block.ms", 50),
+        ("queue.enqueue.timeout.ms", "-1", "max.block.ms", LONG_MAX),
+        ("producer.type", "sync", "producer.type", "sync"),
+        ("compressed.topics", "a,b", "compressed.topics", ("a", "b")),
+        ("compression.topic", "a", "compressed.topics", ("a",)),
+        ("compression.topic", "gzip", "compression.type", "gzip"),
+        ("compression.codec", "2", "compression.type", "snappy"),
+        ("metadata.broker.list", "x:1", "bootstrap.servers", ("x:1",)),
+    ],
+)
+def test_older_names_are_taken(old: str, value: str, today: str, expected: Any) -> None:
+    given = {old: value} if today == "bootstrap.servers" else {**SERVERS, old: value}
+    assert producer_config(given, {})[today] == expected
+
+
+def test_todays_name_wins_over_the_older_one() -> None:
+    assert producer_config({**SERVERS, "queue.buffering.max.ms": 1, "linger.ms": 2}, {})["linger.ms"] == 2
+
+
+@pytest.mark.parametrize("bad", ["localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", ""])
+def test_a_server_that_is_no_address_is_an_error(bad: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers: .*host:port"):
+        parse_servers((bad,))
+
+
+def test_addresses_of_every_kind_are_taken_once() -> None:
+    given = ("a:1", "[::1]:9092", "PLAINTEXT://b:2", "a:1")
+    assert parse_servers(given) == [("a", 1), ("::1", 9092), ("b", 2)]
+
+
+def test_no_servers_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        parse_servers(producer_config({}, {})["bootstrap.servers"])
+
+
+def core(**settings: Any) -> ProducerCore:
+    from kavka.client.producer._append import SendPath
+
+    return ProducerCore(producer_config(SERVERS, settings), SendPath)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["org.apache.kafka.common.serialization.StringSerializer", "StringSerializer", "kafka.serializer.StringEncoder"],
+)
+def test_javas_class_names_are_understood(name: str) -> None:
+    made = core(value_serializer=name)
+    assert made._serialize("value", made._serialize_value, "t", "ä", None) == "ä".encode()
+
+
+def test_a_java_class_that_is_not_known_is_an_error_that_says_which_are() -> None:
+    with pytest.raises(ConfigError, match=r"key\.serializer: .*StringSerializer"):
+        core(key_serializer="org.apache.kafka.common.serialization.NoSuchSerializer")
+
+
+@pytest.mark.parametrize(
+    "value", ["no.such.module.Class", "kavka.client.serializers.Nothing", "nodots.", "json:nothing"]
+)
+def test_a_python_class_that_cannot_be_loaded_is_an_error(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"value\.serializer"):
+        core(value_serializer=value)
+
+
+def test_classes_objects_functions_and_dotted_names_are_taken() -> None:
+    for given in (
+        StringSerializer,
+        StringSerializer(),
+        str.encode,
+        "kavka.client.serializers.StringSerializer",
+        "kavka.client.serializers:StringSerializer",
+    ):
+        made = core(value_serializer=given)
+        assert made._serialize("value", made._serialize_value, "t", "text", None) == b"text"
+
+
+class Configured:
+    def configure(self, configs: dict[str, Any], is_key: bool) -> None:
+        self.seen = configs["my.setting"], is_key
+
+    def serialize(self, topic: str, value: Any, headers: Any) -> bytes:
+        return f"{topic} {value} {headers} {self.seen}".encode()
+
+
+def test_a_class_of_the_users_gets_all_settings_and_the_headers(caplog: pytest.LogCaptureFixture) -> None:
+    made = core(key_serializer=Configured, my_setting=17)
+    assert made._serialize("key", made._serialize_key, "t", 1, [("a", b"")]) == b"t 1 [('a', b'')] (17, True)"
+
+
+def test_every_row_of_the_tables_has_words_for_it() -> None:
+    for table in (PRODUCER_CONFIGS, CONSUMER_CONFIGS, ADMIN_CONFIGS):
+        for key in table:
+            assert key.help.endswith("."), key.name
+
+
+def test_consumer_and_admin_take_theirs() -> None:
+    config = consumer_config({**SERVERS, "auto.offset.reset": "by_duration:P1DT2H"}, {"group_id": "g"})
+    assert (config["group.id"], config["auto.offset.reset"]) == ("g", "by_duration:P1DT2H")
+    assert admin_config(SERVERS, {})["default.api.timeout.ms"] == 60_000
+    with pytest.raises(ConfigError, match=r"heartbeat\.interval\.ms"):
+        consumer_config(SERVERS, {"heartbeat_interval_ms": 50_000})

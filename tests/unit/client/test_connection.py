@@ -1,0 +1,260 @@
+"""A connection, with a transport in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from kavka.client.connection import BUFFER_SIZE, Connection
+from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion
+from kavka.common.errors import ErrorCode
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.headers import RequestHeader, encode_response_header
+from kavka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kavka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def writelines(self, pieces: list[Any]) -> None:
+        for piece in pieces:
+            self.written += piece
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def requests(self) -> list[tuple[RequestHeader, bytes]]:
+        found, pos, data = [], 0, bytes(self.written)
+        while pos < len(data):
+            (size,) = struct.unpack_from(">i", data, pos)
+            frame = data[pos + 4 : pos + 4 + size]
+            header, body = RequestHeader.decode(frame, 0)
+            found.append((header, frame[body:]))
+            pos += 4 + size
+        return found
+
+
+def connected() -> tuple[Connection, Transport]:
+    connection = Connection(asyncio.get_running_loop(), "me", "fake:1")
+    transport = Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.versions = {int(ApiKey.FIND_COORDINATOR): (0, 2), int(ApiKey.FETCH): (4, 11)}
+    return connection, transport
+
+
+def frame(api_key: int, version: int, correlation_id: int, response: Any) -> bytes:
+    body = encode_response_header(api_key, version, correlation_id) + response.to_bytes(version)
+    return struct.pack(">i", len(body)) + body
+
+
+def feed(connection: Connection, data: bytes, chunk: int = 1 << 30) -> None:
+    while data:
+        room = connection.get_buffer(-1)
+        size = min(len(room), chunk, len(data))
+        room[:size] = data[:size]
+        connection.buffer_updated(size)
+        data = data[size:]
+
+
+def coordinator(correlation_id: int, node_id: int) -> bytes:
+    response = FindCoordinatorResponse(node_id=node_id, host="h", port=1)
+    return frame(ApiKey.FIND_COORDINATOR, 2, correlation_id, response)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
+def test_answers_go_to_their_requests_however_the_bytes_arrive(chunk: int) -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        futures = [connection.send(FindCoordinatorRequest(key=f"k{i}"), timeout=5) for i in range(3)]
+        headers = [header for header, _ in transport.requests()]
+        assert [h.correlation_id for h in headers] == [1, 2, 3]
+        assert {(h.api_version, h.client_id) for h in headers} == {(2, "me")}
+        assert connection.in_flight == 3
+        feed(connection, b"".join(coordinator(i + 1, i * 10) for i in range(3)), chunk)
+        assert [(await future).node_id for future in futures] == [0, 10, 20]
+        assert connection.in_flight == 0
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("size", [BUFFER_SIZE - 200, BUFFER_SIZE, BUFFER_SIZE + 1, 5 * BUFFER_SIZE])
+@pytest.mark.parametrize("chunk", [777, 1 << 30])
+def test_a_large_answer_is_received_whole_and_stays_as_it_is(size: int, chunk: int) -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        first = connection.send(FetchRequest(), timeout=5)
+        second = connection.send(FindCoordinatorRequest(), timeout=5)
+        records = bytes(i % 251 for i in range(size))
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
+        feed(connection, frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic])) + coordinator(2, 7), chunk)
+        got = (await first).responses[0].partitions[0].records
+        assert (await second).node_id == 7
+        third = connection.send(FindCoordinatorRequest(), timeout=5)
+        feed(connection, coordinator(3, 8))
+        assert (await third).node_id == 8
+        assert bytes(got) == records
+
+    asyncio.run(work())
+
+
+def test_a_large_request_is_written_whole() -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        request = FindCoordinatorRequest(key="x" * 30_000)
+        connection.send(request, timeout=5).cancel()
+        (header, body), *_ = transport.requests()
+        assert FindCoordinatorRequest.decode(body, 0, header.api_version)[0] == request
+
+    asyncio.run(work())
+
+
+def test_a_late_answer_ends_the_connection_and_says_who_was_late() -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        late = connection.send(FindCoordinatorRequest(), timeout=0.02)
+        other = connection.send(FindCoordinatorRequest(), timeout=5)
+        with pytest.raises(KafkaTimeout, match="FindCoordinator"):
+            await late
+        with pytest.raises(Disconnected):
+            await other
+        assert transport.aborted
+        assert connection.closed
+
+    asyncio.run(work())
+
+
+def test_a_short_timeout_behind_a_long_one_is_noticed() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        long = connection.send(FindCoordinatorRequest(), timeout=60)
+        with pytest.raises(KafkaTimeout):
+            await connection.send(FindCoordinatorRequest(), timeout=0.02)
+        with pytest.raises(Disconnected):
+            await long
+
+    asyncio.run(work())
+
+
+def test_a_lost_connection_fails_what_is_in_flight_and_what_comes_after() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        closed: list[Connection] = []
+        connection.on_close = closed.append
+        future = connection.send(FindCoordinatorRequest(), timeout=5)
+        feed(connection, coordinator(1, 1)[:-3])
+        connection.connection_lost(ConnectionResetError("reset by peer"))
+        with pytest.raises(Disconnected, match="reset by peer"):
+            await future
+        with pytest.raises(Disconnected):
+            connection.send(FindCoordinatorRequest(), timeout=5)
+        assert closed == [connection]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 3) + b"abc",
+        coordinator(99, 1),
+        struct.pack(">ii", 6, 1) + b"\x00\x00",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10,
+    ],
+)
+def test_what_is_no_answer_ends_the_connection(data: bytes) -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        future = connection.send(FindCoordinatorRequest(), timeout=0.2)
+        feed(connection, data)
+        with pytest.raises((Disconnected, KafkaTimeout)):
+            await future
+        assert transport.aborted
+
+    asyncio.run(work())
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        feed(connection, coordinator(1, 1))
+        assert transport.aborted
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_request_does_not_disturb_the_next() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        connection.send(FindCoordinatorRequest(), timeout=5).cancel()
+        kept = connection.send(FindCoordinatorRequest(), timeout=5)
+        feed(connection, coordinator(1, 1) + coordinator(2, 2))
+        assert (await kept).node_id == 2
+
+    asyncio.run(work())
+
+
+def test_a_throttled_answer_is_remembered() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        future = connection.send(FindCoordinatorRequest(), timeout=5)
+        response = FindCoordinatorResponse(throttle_time_ms=500)
+        feed(connection, frame(ApiKey.FIND_COORDINATOR, 2, 1, response))
+        await future
+        assert 0.3 < connection.throttled_until - asyncio.get_running_loop().time() <= 0.5
+
+    asyncio.run(work())
+
+
+def test_versions_are_the_highest_that_both_know() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        connection.broker_versions = {int(ApiKey.METADATA): (90, 99)}
+        assert connection.version_of(ApiKey.FETCH) == 11
+        assert connection.version_of(ApiKey.FETCH, 7) == 7
+        assert connection.supports(ApiKey.FETCH, 11)
+        assert not connection.supports(ApiKey.FETCH, 12)
+        with pytest.raises(UnsupportedVersion, match="Fetch"):
+            connection.version_of(ApiKey.FETCH, 3)
+        with pytest.raises(UnsupportedVersion, match="versions 90 to 99"):
+            connection.version_of(ApiKey.METADATA)
+        with pytest.raises(UnsupportedVersion, match="does not know it"):
+            connection.version_of(ApiKey.DELETE_TOPICS)
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_does_not_know_our_apiversions_is_asked_in_its_own_version() -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        connection.versions = {}
+        negotiation = asyncio.ensure_future(connection._negotiate(5))
+        await asyncio.sleep(0)
+        keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=1)]
+        refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
+        feed(connection, frame(ApiKey.API_VERSIONS, 0, 1, refusal))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        keys.append(ApiVersion(api_key=ApiKey.FETCH, min_version=2, max_version=99))
+        feed(connection, frame(ApiKey.API_VERSIONS, 1, 2, ApiVersionsResponse(api_keys=keys)))
+        await negotiation
+        assert [h.api_version for h, _ in transport.requests()] == [ApiVersionsRequest.MAX_VERSION, 1]
+        assert connection.versions[ApiKey.FETCH] == (2, 18)
+
+    asyncio.run(work())

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kavka.client.backoff import Backoff
+from kavka.client.cluster import Cluster
+from kavka.client.errors import Disconnected, KafkaTimeout
+from kavka.client.metadata import Node, topic_metadata, with_leader
+from kavka.client.producer_config import producer_config
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+ID = UUID(int=5)
+
+
+def topic(
+    name: str = "t", leaders: tuple[int, ...] = (0,), epoch: int = 1, topic_id: UUID = ID
+) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=name,
+        topic_id=topic_id,
+        partitions=[
+            MetadataResponsePartition(partition_index=p, leader_id=leader, leader_epoch=epoch)
+            for p, leader in reversed(list(enumerate(leaders)))
+        ],
+    )
+
+
+def test_partitions_are_in_order_and_those_with_a_leader_are_available() -> None:
+    found = topic_metadata(topic(leaders=(3, -1, 4)))
+    assert [p.partition for p in found.partitions] == [0, 1, 2]
+    assert found.available == (0, 2)
+
+
+def test_an_older_answer_does_not_bring_back_an_older_leader() -> None:
+    newer = topic_metadata(topic(leaders=(7,), epoch=9))
+    assert topic_metadata(topic(leaders=(3,), epoch=8), newer).partitions[0].leader == 7
+    assert topic_metadata(topic(leaders=(3,), epoch=10), newer).partitions[0].leader == 3
+
+
+def test_a_topic_that_was_created_again_starts_anew() -> None:
+    before = topic_metadata(topic(leaders=(7,), epoch=9))
+    again = topic_metadata(topic(leaders=(3,), epoch=0, topic_id=UUID(int=6)), before)
+    assert again.partitions[0].leader == 3
+
+
+def test_a_leader_from_another_answer_counts_when_its_epoch_is_higher() -> None:
+    found = topic_metadata(topic(leaders=(-1, 0), epoch=4))
+    assert with_leader(found, 0, 5, 4) is found
+    assert with_leader(found, 9, 5, 9) is found
+    changed = with_leader(found, 0, 5, 6)
+    assert (changed.partitions[0].leader, changed.available) == (5, (0, 1))
+
+
+def test_backoff_doubles_up_to_its_limit_with_a_fifth_of_spread() -> None:
+    backoff = Backoff(100, 1000)
+    assert backoff.delay(0) == 0
+    for failures, expected in ((1, 0.1), (2, 0.2), (4, 0.8), (5, 1.0), (500, 1.0)):
+        for _ in range(50):
+            assert expected * 0.8 <= backoff.delay(failures) <= expected * 1.2
+
+
+# --- the cluster, with connections in memory
+
+
+class Broker:
+    """Answers Metadata as told; `up` says whether it can be reached."""
+
+    def __init__(self, node_id: int, port: int) -> None:
+        self.node = Node(node_id, "fake", port)
+        self.up = True
+        self.asked: list[list[str] | None] = []
+
+
+class FakeConnection:
+    def __init__(self, world: World, broker: Broker) -> None:
+        self.world, self.broker = world, broker
+        self.name = f"fake:{broker.node.port}"
+        self.closed = False
+        self.in_flight = 0
+        self.throttled_until = 0.0
+        self.last_used = 1e12
+        self.on_close: Any = None
+
+    def version_of(self, api_key: int, max_version: int | None = None) -> int:
+        return 13
+
+    async def send(self, request: Any, *, timeout: float, version: int | None = None, **more: Any) -> Any:
+        await asyncio.sleep(0)
+        if not self.broker.up:
+            self.close()
+            raise Disconnected("gone")
+        names = None if request.topics is None else [t.name for t in request.topics]
+        self.broker.asked.append(names)
+        topics = self.world.topics
+        return MetadataResponse(
+            error_code=self.world.error,
+            brokers=[
+                MetadataResponseBroker(node_id=b.node.id, host=b.node.host, port=b.node.port)
+                for b in self.world.brokers
+                if b.up
+            ],
+            controller_id=self.world.brokers[0].node.id,
+            topics=[
+                topics.get(name) or MetadataResponseTopic(name=name, error_code=3)
+                for name in (topics if names is None else names)
+            ],
+        )
+
+    def close(self, error: BaseException | None = None) -> None:
+        if not self.closed:
+            self.closed = True
+            if self.on_close is not None:
+                self.on_close(self)
+
+
+class World:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, brokers: int = 2) -> None:
+        self.brokers = [Broker(i, 9000 + i) for i in range(brokers)]
+        self.topics: dict[str, MetadataResponseTopic] = {"t": topic()}
+        self.error = 0
+        self.opened: list[int] = []
+        monkeypatch.setattr("kavka.client.connections.Connection.open", self.open)
+
+    async def open(self, host: str, port: int, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        self.opened.append(port)
+        broker = next((b for b in self.brokers if b.node.port == port), None)
+        if broker is None or not broker.up:
+            raise Disconnected(f"nobody at {port}")
+        return FakeConnection(self, broker)
+
+    def cluster(self, **settings: Any) -> Cluster:
+        given = {
+            "bootstrap.servers": "fake:9000",
+            "reconnect.backoff.ms": 1,
+            "reconnect.backoff.max.ms": 2,
+            "retry.backoff.ms": 2,
+            "retry.backoff.max.ms": 4,
+        }
+        return Cluster(producer_config(given | settings, {}))
+
+
+def test_a_topic_is_asked_for_and_the_connection_to_begin_with_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        found = await cluster.topic("t", 1)
+        assert found.partitions[0].leader == 0
+        assert await cluster.leader("t", 0, 1) == 0
+        assert sorted(cluster.nodes) == [0, 1]
+        connection = await cluster.connection(0)
+        assert world.opened == [9000]
+        await cluster.close()
+        assert connection.closed
+
+    asyncio.run(work())
+
+
+def test_only_new_topics_are_asked_for_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        world.topics["u"] = topic("u", topic_id=UUID(int=9))
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        await cluster.topic("u", 1)
+        assert world.brokers[0].asked[-1] == ["u"]
+        assert sorted(cluster.topics) == ["t", "u"]
+        assert cluster.topic_names == {ID: "t", UUID(int=9): "u"}
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_is_not_there_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        with pytest.raises(KafkaTimeout, match="unknown topic"):
+            await cluster.topic("later", 0.05)
+        waiting = asyncio.create_task(cluster.topic("later", 5))
+        await asyncio.sleep(0.02)
+        world.topics["later"] = topic("later")
+        assert (await waiting).name == "later"
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_may_not_be_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        world.topics["bad name"] = MetadataResponseTopic(name="bad name", error_code=17)
+        cluster = world.cluster()
+        await cluster.start()
+        with pytest.raises(KafkaError) as caught:
+            await cluster.topic("bad name", 5)
+        assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_another_broker_is_asked_when_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        world.brokers[0].up = False
+        await cluster.wait_for_update(cluster.request_update(), 2)
+        assert sorted(cluster.nodes) == [1]
+        assert world.brokers[1].asked
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_when_no_broker_is_left_it_begins_again_with_the_servers_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch, brokers=1)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        # Its address in metadata is another one than the one to begin with, and then nobody is there any more.
+        world.brokers.append(Broker(1, 9555))
+        world.brokers[0].up = False
+        cluster.nodes = {1: world.brokers[1].node}
+        world.brokers[1].up = False
+        cluster.request_update()
+        await asyncio.sleep(0.05)
+        world.brokers[0].up = True
+        await cluster.wait_for_update(cluster.request_update(), 2)
+        assert sorted(cluster.nodes) == [0]
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_broker_may_ask_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        world.error = ErrorCode.REBOOTSTRAP_REQUIRED
+        before = len(world.opened)
+        cluster.request_update()
+        await asyncio.sleep(0.03)
+        world.error = 0
+        await cluster.wait_for_update(cluster.request_update(), 2)
+        assert 9000 in world.opened[before:]
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_channels_are_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        one, two, again = await asyncio.gather(
+            cluster.connection(1), cluster.connection(1, "coordinator"), cluster.connection(1)
+        )
+        assert one is again
+        assert one is not two
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_cannot_be_reached_is_tried_again_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster(**{"reconnect.backoff.ms": 40, "reconnect.backoff.max.ms": 40})
+        await cluster.start()
+        await cluster.topic("t", 1)
+        world.brokers[1].up = False
+        seen: list[int] = []
+        cluster.on_connected(seen.append)
+        # Metadata still names it.
+        cluster.nodes = {0: world.brokers[0].node, 1: world.brokers[1].node}
+        with pytest.raises(Disconnected):
+            await cluster.connection(1)
+        assert cluster.unreachable(1)
+        cluster.nodes = {0: world.brokers[0].node, 1: world.brokers[1].node}
+        with pytest.raises(KafkaTimeout):
+            await cluster.connection(1, timeout=0.01)
+        await asyncio.sleep(0)
+        assert seen
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_is_not_used_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        cluster._topic_idle = 0.0
+        await asyncio.sleep(0.01)
+        cluster._forget_idle_topics()
+        assert not cluster.topics
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_a_new_leader_in_an_answer_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 1)
+        told: list[int] = []
+        cluster.on_update(lambda c: told.append(c.leader_of("t", 0)))
+        assert cluster.update_leader("t", 0, 4, 9, [Node(4, "fake", 9004)])
+        assert not cluster.update_leader("t", 0, 5, 8, [Node(5, "fake", 9005)])
+        assert told == [4]
+        assert cluster.nodes[4].port == 9004
+        await cluster.close()
+
+    asyncio.run(work())

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kavka.client import serializers as s
+from kavka.client.errors import SerializationError
+from kavka.client.serializers_extra import AvroSerializer, ProtobufSerializer
+from kavka.common.config import ConfigError
+
+# As Kafka's own serializers write them.
+PAIRS: list[tuple[Any, Any, bytes]] = [
+    (s.StringSerializer(), "größe", b"gr\xc3\xb6\xc3\x9fe"),
+    (s.StringSerializer("utf-16-be"), "a", b"\x00a"),
+    (s.ShortSerializer(), -2, b"\xff\xfe"),
+    (s.IntegerSerializer(), 258, b"\x00\x00\x01\x02"),
+    (s.LongSerializer(), -1, b"\xff" * 8),
+    (s.FloatSerializer(), 1.5, b"\x3f\xc0\x00\x00"),
+    (s.DoubleSerializer(), -2.0, b"\xc0" + b"\x00" * 7),
+    (s.BooleanSerializer(), True, b"\x01"),
+    (s.BytesSerializer(), b"x", b"x"),
+    (s.UUIDSerializer(), UUID(int=1), b"00000000-0000-0000-0000-000000000001"),
+    (s.JsonSerializer(), {"a": [1, "ä"]}, '{"a":[1,"ä"]}'.encode()),
+]
+
+
+@pytest.mark.parametrize(("serializer", "value", "data"), PAIRS)
+def test_values_become_kafkas_bytes_and_come_back(serializer: Any, value: Any, data: bytes) -> None:
+    assert serializer.serialize("t", value) == data
+    assert serializer.deserialize("t", data) == value
+    assert serializer.serialize("t", None) is None
+    assert serializer.deserialize("t", None) is None
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value"),
+    [
+        (s.ShortSerializer(), 40_000),
+        (s.IntegerSerializer(), "1"),
+        (s.LongSerializer(), 2**63),
+        (s.BooleanSerializer(), 1),
+        (s.BytesSerializer(), "text"),
+        (s.VoidSerializer(), 1),
+        (s.AutoSerializer(), object()),
+    ],
+)
+def test_a_value_that_does_not_fit_is_a_serialization_error(serializer: Any, value: Any) -> None:
+    with pytest.raises(SerializationError):
+        serializer.serialize("t", value)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "data"),
+    [
+        (s.IntegerSerializer(), b"\x00"),
+        (s.BooleanSerializer(), b"\x02"),
+        (s.UUIDSerializer(), b"no uuid"),
+        (s.VoidSerializer(), b""),
+    ],
+)
+def test_bytes_that_do_not_fit_are_a_serialization_error(serializer: Any, data: bytes) -> None:
+    with pytest.raises(SerializationError):
+        serializer.deserialize("t", data)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ("text", b"text"),
+        (b"bytes", b"bytes"),
+        (bytearray(b"b"), b"b"),
+        (7, b"\x00" * 7 + b"\x07"),
+        (True, b"\x01"),
+        (0.5, b"\x3f\xe0" + b"\x00" * 6),
+        (UUID(int=0), b"00000000-0000-0000-0000-000000000000"),
+        ({"a": 1}, b'{"a":1}'),
+        ([1], b"[1]"),
+        (None, None),
+    ],
+)
+def test_without_a_serializer_the_type_decides(value: Any, data: bytes | None) -> None:
+    assert s.AutoSerializer().serialize("t", value) == data
+
+
+def test_the_encoding_of_strings_is_a_setting() -> None:
+    made, convert = s.make_serializer(
+        "key.serializer", "StringSerializer", {"key.serializer.encoding": "latin-1", "serializer.encoding": "utf-8"}
+    )
+    assert convert is not None
+    assert convert("t", "ä", None) == b"\xe4"
+    with pytest.raises(ConfigError, match="no encoding"):
+        s.make_serializer("key.serializer", s.StringSerializer, {"serializer.encoding": "klingon"})
+    assert made.encoding == "latin-1"
+
+
+def test_deserializers_are_found_by_javas_names_and_bytes_need_none() -> None:
+    _, convert = s.make_deserializer("value.deserializer", "org.apache.kafka.common.serialization.LongDeserializer", {})
+    assert convert is not None
+    assert convert("t", b"\x00" * 7 + b"\x05", None) == 5
+    assert s.make_deserializer("value.deserializer", "ByteArrayDeserializer", {})[1] is None
+    assert s.make_deserializer("value.deserializer", None, {})[1] is None
+
+
+def test_something_that_is_no_serializer_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"value\.serializer: a int"):
+        s.make_serializer("value.serializer", 17, {})
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": "string"}],
+}
+
+
+def test_avro_goes_there_and_back() -> None:
+    pytest.importorskip("fastavro")
+    serializer = AvroSerializer(SCHEMA)
+    data = serializer.serialize("t", {"id": 3, "who": "me"})
+    assert data == b"\x06\x04me"
+    assert serializer.deserialize("t", data) == {"id": 3, "who": "me"}
+    with pytest.raises(SerializationError):
+        serializer.serialize("t", {"id": "x"})
+    with pytest.raises(SerializationError):
+        serializer.deserialize("t", b"\x06")
+    made, convert = s.make_serializer("value.serializer", "AvroSerializer", {"avro.schema": SCHEMA})
+    assert convert is not None
+    assert convert("t", {"id": 3, "who": "me"}, None) == data
+    with pytest.raises(ConfigError, match=r"avro\.schema"):
+        s.make_serializer("value.serializer", AvroSerializer, {})
+    assert made is not None
+
+
+def test_protobuf_goes_there_and_back() -> None:
+    pytest.importorskip("google.protobuf")
+    from google.protobuf.wrappers_pb2 import StringValue
+
+    serializer = ProtobufSerializer(StringValue)
+    data = serializer.serialize("t", StringValue(value="x"))
+    assert serializer.deserialize("t", data).value == "x"
+    with pytest.raises(SerializationError):
+        serializer.serialize("t", "no message")
+    with pytest.raises(SerializationError):
+        serializer.deserialize("t", b"\xff")
