@@ -106,13 +106,14 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options["session_ms"],
-        heartbeat_interval_ms=options["session_ms"] // 10,
+        # Often, so that rebalances are short: over many short polls, kafka-python 3.0 sometimes forgets one under way.
+        heartbeat_interval_ms=min(300, options["session_ms"] // 10),
         partition_assignment_strategy=[known[name] for name in options["assignors"]],
         **config,
     )
     consumer.subscribe([topic], listener=Listener())
     while not stopping:
-        polled = consumer.poll(timeout_ms=100)
+        polled = consumer.poll(timeout_ms=1_000)
         found = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
         if found:
             said_records(found)
