@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kavka.client.admin.aio import Admin as Admin
+    from kavka.client.consumer.aio import Consumer as Consumer
     from kavka.client.producer.aio import Producer as Producer
 
 _WHERE = {
     "Admin": "kavka.client.admin.aio",
+    "Consumer": "kavka.client.consumer.aio",
     "Producer": "kavka.client.producer.aio",
 }
 

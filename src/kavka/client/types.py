@@ -15,6 +15,14 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int | None = None
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """A record's place and its time, in milliseconds."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int | None = None
+
+
 class ConsumerGroupMetadata(NamedTuple):
     """Who commits offsets in a transaction; a consumer's `group_metadata()` gives it. A group's id alone also works,
     but then a member that was thrown out of the group is not kept from committing."""

@@ -1,0 +1,287 @@
+# C types of _decode.py, and its inner loops, for where it is compiled. What has no entry here is an ordinary Python object.
+# cython: annotation_typing=False
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
+
+
+@cython.freelist(1024)
+cdef class ConsumerRecord:
+    cdef public object topic, key, value
+    cdef public object _headers
+    cdef public long long offset, timestamp
+    cdef public long partition, timestamp_type, leader_epoch
+    cdef public Py_ssize_t serialized_key_size, serialized_value_size
+
+
+cdef class Columns:
+    cdef public Py_ssize_t rows, room
+    cdef public object offsets, timestamps, keys, values
+    cdef public bytearray key_data, value_data, key_ends, value_ends, key_flags, value_flags
+    cdef public list headers, runs, types
+    # Of key_data and value_data, which are longer while they are being filled.
+    cdef public Py_ssize_t key_used, value_used
+
+    cpdef ran(self, topic, long partition, long timestamp_type, Py_ssize_t rows)
+
+
+cdef class Fetched:
+    cdef public object topic, data, body, old, aborted, aborting, source
+    cdef public long partition, epoch, timestamp_type
+    cdef public bint check_crcs, exhausted
+    cdef public long long next_offset, base_offset, last_offset, base_timestamp, append_time, version
+    cdef public Py_ssize_t end, size, batch_end, pos, left, next_aborted
+
+    @cython.locals(done=Py_ssize_t)
+    cpdef Py_ssize_t take(self, list out, Py_ssize_t limit) except -1
+    @cython.locals(done=Py_ssize_t, more=Py_ssize_t)
+    cpdef Py_ssize_t take_columns(self, Columns out, Py_ssize_t limit) except -1
+    @cython.locals(start=Py_ssize_t, batch_end=Py_ssize_t, magic=long, codec=long, skip=bint)
+    cdef bint _open(self) except -1
+    cdef Py_ssize_t _take(self, list out, Py_ssize_t limit) except -1
+    cdef Py_ssize_t _take_columns(self, Columns out, Py_ssize_t limit) except -1
+    cdef _moved(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
+
+
+cdef inline long long big_endian(const unsigned char* at, int size) noexcept:
+    cdef unsigned long long number = 0
+    cdef int i
+    for i in range(size):
+        number = number << 8 | at[i]
+    if size < 8 and at[0] > 127:
+        return <long long>number - (<long long>1 << 8 * size)
+    return <long long>number
+
+
+cdef inline tuple find_end(object data):
+    cdef Py_buffer view
+    cdef const unsigned char* at
+    cdef Py_ssize_t pos = 0
+    cdef long long size
+    cdef long long offset = -1
+    cdef long long epoch = -1
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while view.len - pos >= 17:
+            at = <const unsigned char*>view.buf + pos
+            size = 12 + big_endian(at + 8, 4)
+            if size < 26 or size > view.len - pos:
+                break
+            epoch = -1
+            if at[16] == 2:
+                if size < 61:
+                    break
+                epoch = big_endian(at + 12, 4)
+                offset = big_endian(at, 8) + big_endian(at + 23, 4)
+            else:
+                offset = big_endian(at, 8)
+            pos += size
+    finally:
+        PyBuffer_Release(&view)
+    return (offset + 1 if pos else -1), epoch, pos
+
+
+cdef inline const unsigned char* read_varint(
+    const unsigned char* at, const unsigned char* end, int bits, long long* value
+) except NULL:
+    """A zigzag varint of at most so many bits; ValueError where it is longer, or cut off by `end`."""
+    cdef unsigned long long number, byte
+    cdef int shift
+    if at < end and at[0] < 128:
+        number = at[0]
+        value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
+        return at + 1
+    number = 0
+    shift = 0
+    while at < end:
+        byte = at[0]
+        at += 1
+        if shift >= bits or (shift == 63 and byte > 1) or (bits == 32 and shift == 28 and byte > 15):
+            raise ValueError("a variable-length number is too long")
+        number |= (byte & 127) << shift
+        if byte < 128:
+            value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
+            return at
+        shift += 7
+    raise ValueError("a batch ends before the last of its records")
+
+
+cdef struct Raw:
+    # One record of a batch: where its parts are. Lengths are -1 for null; headers are those with their count in front.
+    long long offset, timestamp, key_size, value_size
+    const unsigned char* key
+    const unsigned char* value
+    const unsigned char* headers
+    const unsigned char* end
+
+
+cdef inline const unsigned char* read_record(
+    const unsigned char* at, const unsigned char* end, long long first, Raw* raw
+) except NULL:
+    """The record at `at`, its offset and timestamp still relative; one below `first` is not looked at further."""
+    cdef long long length
+    at = read_varint(at, end, 32, &length)
+    if length < 0 or length > end - at:
+        raise ValueError(f"a record of {length} bytes where {end - at} are left")
+    end = at + length
+    raw.end = end
+    at = read_varint(at + 1, end, 64, &raw.timestamp)
+    at = read_varint(at, end, 32, &raw.offset)
+    if raw.offset < first:
+        return end
+    at = read_varint(at, end, 32, &raw.key_size)
+    raw.key = at
+    if raw.key_size > 0:
+        if raw.key_size > end - at:
+            raise ValueError("a record's fields do not fill it")
+        at += raw.key_size
+    elif raw.key_size < -1:
+        raise ValueError(f"a record's key has {raw.key_size} bytes")
+    at = read_varint(at, end, 32, &raw.value_size)
+    raw.value = at
+    if raw.value_size > 0:
+        if raw.value_size > end - at:
+            raise ValueError("a record's fields do not fill it")
+        at += raw.value_size
+    elif raw.value_size < -1:
+        raise ValueError(f"a record's value has {raw.value_size} bytes")
+    if at >= end:
+        raise ValueError("a record's fields do not fill it")
+    raw.headers = NULL if at[0] == 0 and at + 1 == end else at
+    return end
+
+
+cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) except -1:
+    cdef Py_buffer view
+    cdef Raw raw
+    cdef ConsumerRecord record
+    cdef const unsigned char* at
+    cdef const unsigned char* end
+    cdef Py_ssize_t left = self.left
+    cdef Py_ssize_t done = 0
+    cdef long long first = self.next_offset - self.base_offset
+    cdef object topic = self.topic
+    raw.offset = first - 1
+    PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
+    try:
+        at = <const unsigned char*>view.buf + self.pos
+        end = <const unsigned char*>view.buf + view.len
+        while left and done < limit:
+            at = read_record(at, end, first, &raw)
+            left -= 1
+            if raw.offset < first:
+                continue
+            record = ConsumerRecord.__new__(ConsumerRecord)
+            record.topic = topic
+            record.partition = self.partition
+            record.offset = self.base_offset + raw.offset
+            record.timestamp = self.base_timestamp + raw.timestamp if self.append_time < 0 else self.append_time
+            record.timestamp_type = self.timestamp_type
+            record.leader_epoch = self.epoch
+            record.serialized_key_size = raw.key_size
+            record.serialized_value_size = raw.value_size
+            if raw.key_size >= 0:
+                record.key = PyBytes_FromStringAndSize(<const char*>raw.key, raw.key_size)
+            if raw.value_size >= 0:
+                record.value = PyBytes_FromStringAndSize(<const char*>raw.value, raw.value_size)
+            if raw.headers != NULL:
+                record._headers = PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)
+            out.append(record)
+            done += 1
+        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return done
+
+
+cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssize_t values) except -1:
+    """Room for so many rows more, and so many bytes of keys and of values."""
+    cdef Py_ssize_t need = out.rows + rows
+    if need > out.room:
+        need = max(need, 2 * out.room, 4096)
+        PyByteArray_Resize(out.offsets, need * 8)
+        PyByteArray_Resize(out.timestamps, need * 8)
+        PyByteArray_Resize(out.key_ends, need * 4 + 4)
+        PyByteArray_Resize(out.value_ends, need * 4 + 4)
+        PyByteArray_Resize(out.key_flags, need)
+        PyByteArray_Resize(out.value_flags, need)
+        out.room = need
+    need = out.key_used + keys
+    if need > PyByteArray_GET_SIZE(out.key_data):
+        PyByteArray_Resize(out.key_data, max(need, 2 * out.key_used))
+    need = out.value_used + values
+    if need > PyByteArray_GET_SIZE(out.value_data):
+        PyByteArray_Resize(out.value_data, max(need, 2 * out.value_used))
+    return 0
+
+
+cdef inline void put_row(
+    Columns out, long long offset, long long timestamp, const unsigned char* key, Py_ssize_t key_size,
+    const unsigned char* value, Py_ssize_t value_size
+) noexcept:
+    cdef Py_ssize_t row = out.rows
+    (<int64_t*>PyByteArray_AS_STRING(out.offsets))[row] = offset
+    (<int64_t*>PyByteArray_AS_STRING(out.timestamps))[row] = timestamp
+    PyByteArray_AS_STRING(out.key_flags)[row] = key_size >= 0
+    PyByteArray_AS_STRING(out.value_flags)[row] = value_size >= 0
+    if key_size > 0:
+        memcpy(PyByteArray_AS_STRING(out.key_data) + out.key_used, key, key_size)
+        out.key_used += key_size
+    if value_size > 0:
+        memcpy(PyByteArray_AS_STRING(out.value_data) + out.value_used, value, value_size)
+        out.value_used += value_size
+    (<int32_t*>PyByteArray_AS_STRING(out.key_ends))[row + 1] = <int32_t>out.key_used
+    (<int32_t*>PyByteArray_AS_STRING(out.value_ends))[row + 1] = <int32_t>out.value_used
+    out.rows = row + 1
+
+
+cdef inline int add_row(Columns out, long long offset, long long timestamp, object key, object value) except -1:
+    cdef bytes k = b"" if key is None else key
+    cdef bytes v = b"" if value is None else value
+    make_room(out, 1, PyBytes_GET_SIZE(k), PyBytes_GET_SIZE(v))
+    put_row(
+        out, offset, timestamp,
+        <const unsigned char*>PyBytes_AS_STRING(k), -1 if key is None else PyBytes_GET_SIZE(k),
+        <const unsigned char*>PyBytes_AS_STRING(v), -1 if value is None else PyBytes_GET_SIZE(v),
+    )
+    return 0
+
+
+cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit) except -1:
+    cdef Py_buffer view
+    cdef Raw raw
+    cdef const unsigned char* at
+    cdef const unsigned char* end
+    cdef Py_ssize_t left = self.left
+    cdef Py_ssize_t done = 0
+    cdef long long first = self.next_offset - self.base_offset
+    raw.offset = first - 1
+    PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
+    try:
+        at = <const unsigned char*>view.buf + self.pos
+        end = <const unsigned char*>view.buf + view.len
+        make_room(out, min(left, limit), 0, 0)
+        while left and done < limit:
+            at = read_record(at, end, first, &raw)
+            left -= 1
+            if raw.offset < first:
+                continue
+            make_room(out, 1, raw.key_size, raw.value_size)
+            if raw.headers != NULL:
+                out.headers.append(
+                    (out.rows, PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers))
+                )
+            put_row(
+                out, self.base_offset + raw.offset,
+                self.base_timestamp + raw.timestamp if self.append_time < 0 else self.append_time,
+                raw.key, raw.key_size, raw.value, raw.value_size,
+            )
+            done += 1
+        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return done

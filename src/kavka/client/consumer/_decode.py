@@ -1,0 +1,692 @@
+"""The hot part of the consumer: from the bytes of a fetch to records, or to columns.
+
+This file is plain Python and is compiled with Cython where a compiler was there at install time; `_decode.pxd` has the
+C types and the inner loops in C. Where those do the work, the Python beside them (under `else`) does the same.
+
+A `Fetched` belongs to the thread that polls, from when it is in the buffer on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crc32c import crc32c
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_at, corrupt
+from kavka.records.compression import MAX_DECOMPRESSED, decompress
+from kavka.records.reader import batch_records
+from kavka.records.varint import decode_varint, encode_varint
+
+try:
+    import cython
+except ImportError:
+    from kavka.common import plain_cython as cython
+
+NO_TIMESTAMP_TYPE = -1
+# No batch unpacks to more than MAX_DECOMPRESSED, so that with one more of them a column is still below 2 GB.
+MAX_COLUMN = 1024 * 1024 * 1024
+
+
+def is_compiled() -> bool:
+    return bool(cython.compiled)
+
+
+class ConsumerRecord:
+    """A record as the program gets it. `timestamp` is in milliseconds, -1 where there is none.
+
+    `timestamp_type` is 0 where the producer set the time, 1 where the broker did. Sizes are those of the bytes before
+    deserialisation, -1 for null. `leader_epoch` is -1 where the broker did not tell.
+    """
+
+    __slots__ = (
+        "_headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "serialized_key_size",
+        "serialized_value_size",
+        "timestamp",
+        "timestamp_type",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: Any = None,
+        value: Any = None,
+        timestamp: int = -1,
+        timestamp_type: int = NO_TIMESTAMP_TYPE,
+        headers: Any = None,
+        leader_epoch: int = -1,
+        serialized_key_size: int = -1,
+        serialized_value_size: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.timestamp_type = timestamp_type
+        self._headers: Any = tuple(headers) if headers else None
+        self.leader_epoch = leader_epoch
+        self.serialized_key_size = serialized_key_size
+        self.serialized_value_size = serialized_value_size
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """(key, value) pairs in the order they were written. Read from the record's bytes when first asked for."""
+        found = self._headers
+        if found is None:
+            return ()
+        if type(found) is bytes:
+            found = self._headers = parse_headers(found)
+        return found  # type: ignore[no-any-return]
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.key,
+            self.value,
+            self.timestamp,
+            self.timestamp_type,
+            self.headers,
+            self.leader_epoch,
+            self.serialized_key_size,
+            self.serialized_value_size,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConsumerRecord, self._fields()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConsumerRecord) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        return (
+            f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})"
+        )
+
+
+def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record, from their count to the record's end, which must be that of the last of them."""
+    end = len(data)
+    try:
+        count, pos = decode_varint(data, 0)
+        if count < 0 or count * 2 > end - pos:
+            raise corrupt(f"a record has {count} headers")
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(count):
+            length, pos = decode_varint(data, pos)
+            if length < 0 or length > end - pos:
+                raise corrupt(f"the key of a header has {length} bytes where {end - pos} are left")
+            name = data[pos : pos + length].decode("utf-8", "surrogateescape")
+            pos += length
+            length, pos = decode_varint(data, pos)
+            if length < -1 or length > end - pos:
+                raise corrupt(f"the value of a header has {length} bytes where {end - pos} are left")
+            if length < 0:
+                headers.append((name, None))
+            else:
+                headers.append((name, data[pos : pos + length]))
+                pos += length
+    except IndexError:
+        raise corrupt("the headers of a record are cut off") from None
+    if pos != end:
+        raise corrupt("the headers of a record do not fill it")
+    return tuple(headers)
+
+
+def write_headers(headers: Any) -> bytes:
+    """What `parse_headers` reads."""
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts.append(encode_varint(len(encoded)))
+        parts.append(encoded)
+        parts.append(encode_varint(-1 if value is None else len(value)))
+        if value is not None:
+            parts.append(value)
+    return b"".join(parts)
+
+
+def end_of_batches(data: Any) -> tuple[int, int, int]:
+    """(offset after the last whole batch, its leader epoch, where it ends); (-1, -1, 0) where there is none whole.
+
+    Only headers are looked at. Stops where a length or magic cannot be: whoever reads the batches finds out."""
+    if cython.compiled:
+        return find_end(data)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+    pos = 0
+    end = len(data)
+    offset = epoch = -1
+    while end - pos >= 17:
+        size = LOG_OVERHEAD + int.from_bytes(data[pos + 8 : pos + 12], "big", signed=True)
+        if size < 26 or size > end - pos:
+            break
+        offset = int.from_bytes(data[pos : pos + 8], "big")
+        if data[pos + 16] == 2:
+            if size < HEADER_SIZE:
+                break
+            epoch = int.from_bytes(data[pos + 12 : pos + 16], "big", signed=True)
+            offset += int.from_bytes(data[pos + 23 : pos + 27], "big", signed=True)
+        else:
+            epoch = -1
+        pos += size
+    return offset + 1 if pos else -1, epoch, pos
+
+
+class Columns:
+    """Records of many batches as columns. Compiled: bytearrays that Arrow takes as they are, of fixed-size items or,
+    for keys and values, of their bytes one after the other, with 4-byte ends and a flag for each that is not null.
+    Plain: lists.
+
+    `runs` are (topic, partition, rows) and `types` (timestamp type, rows), as those change rarely; `headers` are (row,
+    bytes for `parse_headers`) of the rows that have any. `key_used` and `value_used` are bytes of keys and values."""
+
+    __slots__ = (
+        "headers",
+        "key_data",
+        "key_ends",
+        "key_flags",
+        "key_used",
+        "keys",
+        "offsets",
+        "room",
+        "rows",
+        "runs",
+        "timestamps",
+        "types",
+        "value_data",
+        "value_ends",
+        "value_flags",
+        "value_used",
+        "values",
+    )
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.room = 0
+        self.offsets: Any = bytearray() if cython.compiled else []
+        self.timestamps: Any = bytearray() if cython.compiled else []
+        self.keys: Any = None if cython.compiled else []
+        self.values: Any = None if cython.compiled else []
+        self.key_used = 0
+        self.value_used = 0
+        self.key_data = bytearray()
+        self.value_data = bytearray()
+        self.key_ends = bytearray(4)
+        self.value_ends = bytearray(4)
+        self.key_flags = bytearray()
+        self.value_flags = bytearray()
+        self.headers: list[tuple[int, bytes]] = []
+        self.runs: list[list[Any]] = []
+        self.types: list[list[int]] = []
+
+    def ran(self, topic: str, partition: int, timestamp_type: int, rows: int) -> None:
+        """So many rows more are of that partition, with that type of timestamp."""
+        last = self.runs[len(self.runs) - 1] if self.runs else None
+        if last is not None and last[0] == topic and last[1] == partition:
+            last[2] += rows
+        else:
+            self.runs.append([topic, partition, rows])
+        last = self.types[len(self.types) - 1] if self.types else None
+        if last is not None and last[0] == timestamp_type:
+            last[1] += rows
+        else:
+            self.types.append([timestamp_type, rows])
+
+    def add(self, offset: int, timestamp: int, key: Any, value: Any, headers: Any) -> None:
+        """One record of an old format."""
+        if headers:
+            self.headers.append((self.rows, headers))
+        if cython.compiled:
+            add_row(self, offset, timestamp, key, value)  # type: ignore[name-defined]  # noqa: F821
+        else:
+            self.offsets.append(offset)
+            self.timestamps.append(timestamp)
+            self.keys.append(key)
+            self.values.append(value)
+            self.key_used += 0 if key is None else len(key)
+            self.value_used += 0 if value is None else len(value)
+            self.rows += 1
+
+
+class Fetched:
+    """What one fetch brought of one partition. Batches are checked and opened as they are reached.
+
+    `next_offset` is the position after what was taken. It moves past records that nobody is given: those below the
+    offset that was asked for, control records, and with `read_committed` those of aborted transactions. `aborted` are
+    (first offset, producer id) in order of offsets, or None for read_uncommitted.
+
+    An error is raised when nothing could be taken before it; it leaves the position at the batch that it is about, and
+    comes again with the next call.
+    """
+
+    __slots__ = (
+        "aborted",
+        "aborting",
+        "append_time",
+        "base_offset",
+        "base_timestamp",
+        "batch_end",
+        "body",
+        "check_crcs",
+        "data",
+        "end",
+        "epoch",
+        "exhausted",
+        "last_offset",
+        "left",
+        "next_aborted",
+        "next_offset",
+        "old",
+        "partition",
+        "pos",
+        "size",
+        "source",
+        "timestamp_type",
+        "topic",
+        "version",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        data: Any,
+        offset: int,
+        check_crcs: bool = True,
+        aborted: list[tuple[int, int]] | None = None,
+        source: Any = None,
+        version: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.data = data
+        self.end = self.size = len(data)
+        self.next_offset = offset
+        self.check_crcs = check_crcs
+        self.aborted = aborted
+        self.next_aborted = 0
+        self.aborting: set[int] = set()
+        self.source = source
+        self.version = version
+        self.exhausted = False
+        # The open batch: what is left of it, and where it ends in `data`.
+        self.batch_end = 0
+        self.left = 0
+        self.body: Any = None
+        self.old: Any = None
+        self.pos = 0
+        self.base_offset = 0
+        self.last_offset = 0
+        self.base_timestamp = 0
+        self.append_time = -1
+        self.timestamp_type = 0
+        self.epoch = -1
+
+    def take(self, out: list[ConsumerRecord], limit: int) -> int:
+        """Append up to `limit` records to `out`; returns how many. Fewer means that there are no more (`exhausted`), or
+        that what follows cannot be read."""
+        done = 0
+        while done < limit:
+            try:
+                if self.left == 0 and not self._open():
+                    break
+                done += self._take_old(out, limit - done) if self.old is not None else self._take(out, limit - done)
+            except KafkaError as error:
+                if done:
+                    break
+                raise self._about(error) from None
+        return done
+
+    def take_columns(self, out: Columns, limit: int) -> int:
+        """As `take`, into columns; also stops where they are as large as 4-byte ends can tell."""
+        done = 0
+        while done < limit and out.value_used < MAX_COLUMN and out.key_used < MAX_COLUMN:
+            try:
+                if self.left == 0 and not self._open():
+                    break
+                if self.old is not None:
+                    more = self._take_old_columns(out, limit - done)
+                else:
+                    more = self._take_columns(out, limit - done)
+            except KafkaError as error:
+                if done:
+                    break
+                raise self._about(error) from None
+            if more:
+                out.ran(self.topic, self.partition, self.timestamp_type, more)
+            done += more
+        return done
+
+    def rewind(self, offset: int) -> None:
+        """Go back to `offset`, which was taken before."""
+        self.batch_end = 0
+        self.left = 0
+        self.body = self.old = None
+        self.next_offset = offset
+        self.next_aborted = 0
+        self.aborting = set()
+        self.exhausted = False
+
+    # --- batches
+
+    def _open(self) -> bool:
+        """Make the next batch that has records for us the open one; False where there is none."""
+        data = self.data
+        while True:
+            start = self.batch_end
+            batch_end, magic = self._next(start)
+            if batch_end < 0:
+                self.exhausted = True
+                return False
+            if magic < 2:
+                if self._open_old(start, batch_end):
+                    return True
+                continue
+            (base_offset, _, epoch, _, crc, attributes, delta, first_time, max_time, producer_id, _, _, count) = (
+                HEADER.unpack_from(data, start)
+            )
+            self.last_offset = base_offset + delta
+            if self.last_offset < self.next_offset:
+                self.batch_end = batch_end
+                continue
+            if self.check_crcs and crc32c(data[start + 21 : batch_end]) != crc:
+                raise corrupt(f"the checksum of the batch at offset {base_offset} does not match its bytes")
+            body = data[start + HEADER_SIZE : batch_end]
+            codec = attributes & 7
+            if codec:
+                body = decompress(codec, body, MAX_DECOMPRESSED)
+            elif not cython.compiled:
+                body = bytes(body)
+            if count < 0 or count * 7 > len(body):
+                raise corrupt(f"a batch of {len(body)} bytes says that it has {count} records")
+            skip = attributes & 0x20 != 0
+            if self.aborted is not None and producer_id >= 0:
+                skip = self._is_aborted(producer_id, attributes, body) or skip
+            self.epoch = epoch
+            self.batch_end = batch_end
+            if skip or count == 0:
+                self.next_offset = self.last_offset + 1
+                continue
+            self.old = None
+            self.body = body
+            self.pos = 0
+            self.left = count
+            self.base_offset = base_offset
+            self.base_timestamp = first_time
+            self.timestamp_type = (attributes & 8) >> 3
+            self.append_time = max_time if self.timestamp_type else -1
+            return True
+
+    def _next(self, start: int) -> tuple[int, int]:
+        """(end, magic) of the batch at `start`; an end of -1 where it is not there whole."""
+        left = self.end - start
+        if left < 17:
+            return -1, 0
+        data = self.data
+        size = LOG_OVERHEAD + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
+        magic = data[start + 16]
+        if magic > 2:
+            raise corrupt(f"there is no record format of magic {magic}")
+        if size < (HEADER_SIZE if magic == 2 else 26):
+            raise corrupt(f"a batch of {size} bytes")
+        return (-1, 0) if size > left else (start + size, magic)
+
+    def _is_aborted(self, producer_id: int, attributes: int, body: Any) -> bool:
+        aborted = self.aborted or ()
+        while self.next_aborted < len(aborted) and aborted[self.next_aborted][0] <= self.last_offset:
+            self.aborting.add(aborted[self.next_aborted][1])
+            self.next_aborted += 1
+        if producer_id not in self.aborting or not attributes & 0x10:
+            return False
+        if attributes & 0x20 and _control_type(bytes(body)) == 0:
+            self.aborting.discard(producer_id)
+        return True
+
+    def _open_old(self, start: int, end: int) -> bool:
+        batch = batch_at(self.data, start, end)
+        if batch is None:
+            raise corrupt("a message that is not whole")
+        self.last_offset = batch.last_offset
+        if batch.last_offset < self.next_offset:
+            self.batch_end = end
+            return False
+        records = [r for r in batch_records(batch, self.check_crcs) if r.offset >= self.next_offset]
+        self.batch_end = end
+        self.epoch = -1
+        if not records:
+            self.next_offset = batch.last_offset + 1
+            return False
+        self.timestamp_type = batch.timestamp_type if batch.magic else NO_TIMESTAMP_TYPE
+        self.old = records
+        self.pos = 0
+        self.left = len(records)
+        return True
+
+    def _about(self, error: KafkaError) -> KafkaError:
+        code = error.code if error.code != ErrorCode.NONE else ErrorCode.CORRUPT_MESSAGE
+        return KafkaError(
+            code,
+            f"{self.topic}-{self.partition} at offset {self.next_offset}: {error.message} "
+            "(seek past it to go on without these records)",
+        )
+
+    # --- records of the open batch
+
+    def _take(self, out: list[ConsumerRecord], limit: int) -> int:
+        if cython.compiled:
+            try:
+                return take_records(self, out, limit)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+            except ValueError as error:
+                raise corrupt(str(error)) from None
+        else:
+            return self._take_plainly(out, limit)
+
+    def _take_columns(self, out: Columns, limit: int) -> int:
+        if cython.compiled:
+            try:
+                return take_columns(self, out, limit)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+            except ValueError as error:
+                raise corrupt(str(error)) from None
+        else:
+            records: list[ConsumerRecord] = []
+            done = self._take_plainly(records, limit)
+            rows = out.rows
+            out.offsets.extend([r.offset for r in records])
+            out.timestamps.extend([r.timestamp for r in records])
+            out.keys.extend([r.key for r in records])
+            out.values.extend([r.value for r in records])
+            out.headers.extend([(rows + i, r._headers) for i, r in enumerate(records) if r._headers is not None])
+            out.key_used += sum([r.serialized_key_size for r in records if r.key is not None])
+            out.value_used += sum([r.serialized_value_size for r in records if r.value is not None])
+            out.rows = rows + done
+            return done
+
+    def _take_plainly(self, out: list[ConsumerRecord], limit: int) -> int:
+        new = ConsumerRecord.__new__
+        kind = ConsumerRecord
+        append = out.append
+        body = self.body
+        size = len(body)
+        pos = self.pos
+        topic = self.topic
+        partition = self.partition
+        epoch = self.epoch
+        timestamp_type = self.timestamp_type
+        base_offset = self.base_offset
+        base_timestamp = self.base_timestamp
+        append_time = self.append_time
+        first = self.next_offset
+        left = self.left
+        offset = first - 1
+        done = 0
+        try:
+            while left and done < limit:
+                # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    second = body[pos + 1]
+                    if second < 128:
+                        pos += 2
+                        number = number & 127 | second << 7
+                        length = number >> 1 ^ -(number & 1)
+                    else:
+                        length, pos = decode_varint(body, pos)
+                end = pos + length
+                if end > size or length < 0:
+                    raise corrupt(f"a record of {length} bytes where {size - pos} are left")
+                # The record's attributes, a byte that no version uses, stand before the timestamp delta.
+                pos += 1
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                    timestamp = base_timestamp + (number >> 1 ^ -(number & 1))
+                else:
+                    delta, pos = decode_varint(body, pos, 10)
+                    timestamp = base_timestamp + delta
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                    offset = base_offset + (number >> 1 ^ -(number & 1))
+                else:
+                    second = body[pos + 1]
+                    if second < 128:
+                        pos += 2
+                        number = number & 127 | second << 7
+                        offset = base_offset + (number >> 1 ^ -(number & 1))
+                    else:
+                        delta, pos = decode_varint(body, pos)
+                        offset = base_offset + delta
+                if offset < first:
+                    pos = end
+                    left -= 1
+                    continue
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    length, pos = decode_varint(body, pos)
+                record = new(kind)
+                record.serialized_key_size = length
+                if length >= 0:
+                    stop = pos + length
+                    record.key = body[pos:stop]
+                    pos = stop
+                elif length == -1:
+                    record.key = None
+                else:
+                    raise corrupt(f"a record's key has {length} bytes")
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    second = body[pos + 1]
+                    if second < 128:
+                        pos += 2
+                        number = number & 127 | second << 7
+                        length = number >> 1 ^ -(number & 1)
+                    else:
+                        length, pos = decode_varint(body, pos)
+                record.serialized_value_size = length
+                if length >= 0:
+                    stop = pos + length
+                    record.value = body[pos:stop]
+                    pos = stop
+                elif length == -1:
+                    record.value = None
+                else:
+                    raise corrupt(f"a record's value has {length} bytes")
+                if pos + 1 == end and body[pos] == 0:
+                    record._headers = None
+                elif pos < end:
+                    record._headers = body[pos:end]
+                else:
+                    # Lengths inside that reach past the record show here.
+                    raise corrupt("a record's fields do not fill it")
+                pos = end
+                record.topic = topic
+                record.partition = partition
+                record.offset = offset
+                record.timestamp = timestamp if append_time < 0 else append_time
+                record.timestamp_type = timestamp_type
+                record.leader_epoch = epoch
+                append(record)
+                left -= 1
+                done += 1
+        except IndexError:
+            raise corrupt("a batch ends before the last of its records") from None
+        self._moved(pos, left, offset, size)
+        return done
+
+    def _moved(self, pos: int, left: int, offset: int, size: int) -> None:
+        """Some records were taken, the last at `offset`; what is left of the batch begins at `pos`."""
+        if left == 0:
+            if pos != size:
+                raise corrupt(f"a batch has {size - pos} bytes after the last of its records")
+            self.body = None
+            offset = self.last_offset
+        self.pos = pos
+        self.left = left
+        if offset >= self.next_offset:
+            self.next_offset = offset + 1
+
+    # --- old formats: messages that were opened whole
+
+    def _take_old(self, out: list[ConsumerRecord], limit: int) -> int:
+        records = self.old[self.pos : self.pos + limit]
+        for r in records:
+            record = ConsumerRecord(self.topic, self.partition, r.offset, r.key, r.value, r.timestamp)
+            record.timestamp_type = self.timestamp_type
+            record.serialized_key_size = -1 if r.key is None else len(r.key)
+            record.serialized_value_size = -1 if r.value is None else len(r.value)
+            out.append(record)
+        self._moved_old(len(records))
+        return len(records)
+
+    def _take_old_columns(self, out: Columns, limit: int) -> int:
+        records = self.old[self.pos : self.pos + limit]
+        for r in records:
+            out.add(r.offset, r.timestamp, r.key, r.value, None)
+        self._moved_old(len(records))
+        return len(records)
+
+    def _moved_old(self, count: int) -> None:
+        self.pos += count
+        self.left -= count
+        if self.left == 0:
+            self.old = None
+            self.next_offset = self.last_offset + 1
+        else:
+            self.next_offset = self.old[self.pos - 1].offset + 1
+
+
+def _control_type(body: bytes) -> int:
+    """The type of a control batch's one record (0 abort, 1 commit); -1 where it is not to be seen."""
+    try:
+        _, pos = decode_varint(body, 0)
+        _, pos = decode_varint(body, pos + 1, 10)
+        _, pos = decode_varint(body, pos)
+        length, pos = decode_varint(body, pos)
+        key = body[pos : pos + length]
+    except IndexError:
+        return -1
+    return int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1

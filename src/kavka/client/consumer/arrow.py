@@ -1,0 +1,87 @@
+"""From columns to Arrow."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise ImportError("poll_arrow needs pyarrow: pip install 'kavka[arrow]'") from error
+
+from kavka.client.consumer._decode import Columns, parse_headers
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+    ]
+)
+
+
+def record_batch(columns: Columns) -> pa.RecordBatch:
+    """The columns are not to be touched afterwards: what can be is not copied."""
+    rows = columns.rows
+    topics = {topic: index for index, topic in enumerate(dict.fromkeys(run[0] for run in columns.runs))}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(
+                _repeated("i", [(topics[run[0]], run[2]) for run in columns.runs], pa.int32()),
+                pa.array(list(topics), pa.string()),
+            ),
+            _repeated("i", [(run[1], run[2]) for run in columns.runs], pa.int32()),
+            _numbers(columns.offsets, rows, pa.int64()),
+            _numbers(columns.timestamps, rows, pa.timestamp("ms", "UTC")),
+            _repeated("b", columns.types, pa.int8()),
+            _binary(columns.keys, columns.key_flags, columns.key_ends, columns.key_data, rows),
+            _binary(columns.values, columns.value_flags, columns.value_ends, columns.value_data, rows),
+            _headers(columns.headers, rows),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _repeated(code: str, runs: Any, kind: pa.DataType) -> pa.Array:
+    values = array(code)
+    for value, count in runs:
+        values += array(code, (value,)) * count
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _numbers(values: Any, rows: int, kind: pa.DataType) -> pa.Array:
+    buffer = array("q", values) if isinstance(values, list) else values
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(buffer)])
+
+
+def _binary(items: list[bytes | None] | None, flags: bytearray, ends: bytearray, data: bytearray, rows: int) -> Any:
+    if items is not None:
+        return pa.array(items, pa.binary())
+    present = flags.count(1, 0, rows)
+    if present == 0:
+        return pa.nulls(rows, pa.binary())
+    validity = None
+    if present < rows:
+        one_byte_each = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(flags)])
+        validity = one_byte_each.cast(pa.bool_()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], null_count=rows - present
+    )
+
+
+def _headers(found: list[tuple[int, bytes]], rows: int) -> pa.Array:
+    """Null where a record has none."""
+    if not found:
+        return pa.nulls(rows, HEADERS)
+    column: list[Any] = [None] * rows
+    for row, data in found:
+        column[row] = [{"key": key, "value": value} for key, value in parse_headers(data)]
+    return pa.array(column, HEADERS)

@@ -1,0 +1,292 @@
+"""Speaking to the group's coordinator: finding it, committing offsets and asking for them. Runs on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kavka.client.backoff import Backoff
+from kavka.client.cluster import GROUP, Cluster
+from kavka.client.config import ClientConfig
+from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress
+from kavka.client.consumer.metrics import ConsumerMetrics
+from kavka.client.errors import Disconnected, IllegalState, KafkaTimeout, error_of
+from kavka.client.types import OffsetAndMetadata
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kavka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kavka.protocol.primitives import ZERO_UUID, TopMessage
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "group"
+GROUPS_FROM = 8
+TOPIC_IDS_FROM = 10
+MEMBER_EPOCHS_FROM = 9
+
+_NOT_HERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_ELSEWHERE = _NOT_HERE | {ErrorCode.REQUEST_TIMED_OUT}
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Identity(NamedTuple):
+    """Who commits: `generation` is that of a classic member, or the epoch of a member of the new protocol."""
+
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+    modern: bool = False
+
+
+NOBODY = Identity()
+
+
+class Membership:
+    """What the coordinator's other requests need of a member of the group. Here: of none, which only commits."""
+
+    def identity(self) -> Identity:
+        return NOBODY
+
+    def committer(self) -> Identity:
+        """Who commits now. CommitFailed, or RebalanceInProgress, where this consumer may not."""
+        return self.identity()
+
+    def refused(self, identity: Identity, code: ErrorCode) -> None:
+        """A commit was refused with this code: the member has to do something about it."""
+
+
+class Coordinator:
+    def __init__(self, config: ClientConfig, cluster: Cluster, metrics: ConsumerMetrics) -> None:
+        self.group_id: str | None = config["group.id"]
+        self.membership: Membership = Membership()
+        self.cluster = cluster
+        self.node: int | None = None
+        self.timeout = config.seconds("request.timeout.ms")
+        self.backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
+        self._metrics = metrics
+        self._finding = asyncio.Lock()
+        self._stable_only = config["isolation.level"] == "read_committed"
+
+    # --- where it is
+
+    async def find(self, timeout: float | None = None) -> int:
+        """The broker that coordinates the group, asked for where it is not known."""
+        if self.group_id is None:
+            raise IllegalState("group.id is not set: this consumer has no group")
+        async with self._finding:
+            if self.node is None or self.node not in self.cluster.nodes:
+                node = await self.cluster.find_coordinator(
+                    self.group_id, GROUP, timeout=self.timeout if timeout is None else timeout
+                )
+                self.node = node.id
+            return self.node
+
+    def forget(self) -> None:
+        """It is not where it was, or does not answer."""
+        self.node = None
+
+    def lost(self, code: int) -> bool:
+        """Whether the code says that it is elsewhere."""
+        if code in _NOT_HERE:
+            self.forget()
+            return True
+        return False
+
+    async def send(self, request: TopMessage, *, timeout: float | None = None, max_version: int | None = None) -> Any:
+        """One attempt. Who does not answer is not the coordinator any more, as far as we know."""
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        node = await self.find(limit)
+        try:
+            return await self.cluster.request(
+                node, request, timeout=max(0.001, deadline - time.monotonic()), channel=CHANNEL, max_version=max_version
+            )
+        except (Disconnected, KafkaTimeout):
+            if self.node == node:
+                self.forget()
+            raise
+
+    async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
+        """The version that the coordinator would be asked in."""
+        node = await self.find(timeout)
+        connection = await self.cluster.connection(node, CHANNEL, timeout=timeout or self.timeout)
+        return connection.version_of(api_key, max_version)
+
+    async def retrying(self, attempt: Any, deadline: float, what: str) -> Any:
+        """`await attempt(timeout)` until it does not fail, or fails for good, or the time is up."""
+        failures = 0
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return await attempt(max(0.001, min(left, self.timeout)))
+            except KafkaError as error:
+                if not error.retriable or self.cluster.closed:
+                    raise
+                failures += 1
+                wait = self.backoff.delay(failures)
+                if time.monotonic() + wait >= deadline:
+                    raise KafkaTimeout(f"{what} was not done in time: {error}") from error
+                if error.code == ErrorCode.UNKNOWN_TOPIC_ID:
+                    self.cluster.request_update()
+                await asyncio.sleep(wait)
+
+    # --- commits
+
+    async def commit(self, offsets: Offsets, deadline: float) -> None:
+        """Tries again until it is done, is refused for good, or the time is up."""
+        if offsets:
+            await self.retrying(lambda timeout: self.commit_once(offsets, timeout), deadline, "the commit of offsets")
+
+    async def commit_once(self, offsets: Offsets, timeout: float | None = None) -> None:
+        if not offsets:
+            return
+        identity = self.membership.committer()
+        ids = {tp.topic: self._topic_id(tp.topic) for tp in offsets}
+        by_id = ZERO_UUID not in ids.values()
+        request = OffsetCommitRequest(
+            group_id=self.group_id or "",
+            generation_id_or_member_epoch=identity.generation,
+            member_id=identity.member_id,
+            group_instance_id=identity.instance_id,
+            topics=_commit_topics(offsets, ids),
+        )
+        started = time.monotonic()
+        response = await self.send(request, timeout=timeout, max_version=None if by_id else TOPIC_IDS_FROM - 1)
+        self._metrics.commit_latency.add(time.monotonic() - started)
+        names = {topic_id: name for name, topic_id in ids.items()}
+        for topic in response.topics:
+            name = topic.name or names.get(topic.topic_id, "")
+            for partition in topic.partitions:
+                if partition.error_code:
+                    self._commit_refused(name, partition.partition_index, partition.error_code, identity)
+
+    def _commit_refused(self, topic: str, partition: int, number: int, identity: Identity) -> None:
+        error = error_of(number)
+        code = error.code
+        if code in _ELSEWHERE:
+            self.forget()
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        self.membership.refused(identity, code)
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH):
+            raise CommitFailed(
+                "the offsets were not committed: this consumer is no member of the group any more, and its partitions "
+                "went to others; it must poll more often (max.poll.interval.ms) or take fewer records "
+                "(max.poll.records)",
+                code,
+            )
+        if code == ErrorCode.STALE_MEMBER_EPOCH:
+            if self.membership.identity().generation != identity.generation:
+                raise _try_again("the member's epoch has just changed")
+            raise CommitFailed("the offsets were not committed: this consumer is fenced by a newer epoch", code)
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
+        raise KafkaError(code, f"the offset of {topic}-{partition} was not committed: {error}")
+
+    # --- committed offsets
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if not partitions:
+            return {}
+        result: dict[TopicPartition, OffsetAndMetadata | None] = await self.retrying(
+            lambda timeout: self._committed_once(partitions, timeout), deadline, "asking for committed offsets"
+        )
+        return result
+
+    async def _committed_once(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        identity = self.membership.identity()
+        by_topic: dict[str, list[int]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp.partition)
+        ids = {topic: self._topic_id(topic) for topic in by_topic}
+        highest = None if ZERO_UUID not in ids.values() else TOPIC_IDS_FROM - 1
+        request = OffsetFetchRequest(require_stable=self._stable_only)
+        version = await self.version_of(OffsetFetchRequest.API_KEY, highest, timeout)
+        if version >= GROUPS_FROM:
+            group = OffsetFetchRequestGroup(
+                group_id=self.group_id or "",
+                topics=[
+                    OffsetFetchRequestTopics(name=topic, topic_id=ids[topic], partition_indexes=indexes)
+                    for topic, indexes in by_topic.items()
+                ],
+            )
+            if identity.modern:
+                group.member_id, group.member_epoch = identity.member_id, identity.generation
+            request.groups = [group]
+        else:
+            request.group_id = self.group_id or ""
+            request.topics = [
+                OffsetFetchRequestTopic(name=topic, partition_indexes=indexes) for topic, indexes in by_topic.items()
+            ]
+            if version < 7:
+                request.require_stable = False
+        response = await self.send(request, timeout=timeout, max_version=version)
+        answer = response.groups[0] if version >= GROUPS_FROM else response
+        self._check_fetch(answer.error_code, identity)
+        names = {topic_id: name for name, topic_id in ids.items()}
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        for topic in answer.topics:
+            name = names.get(topic.topic_id, "") if version >= TOPIC_IDS_FROM else topic.name
+            for one in topic.partitions:
+                self._check_fetch(one.error_code, identity)
+                if one.committed_offset >= 0:
+                    epoch = one.committed_leader_epoch
+                    found[TopicPartition(name, one.partition_index)] = OffsetAndMetadata(
+                        one.committed_offset, one.metadata or "", epoch if epoch >= 0 else None
+                    )
+        return found
+
+    def _check_fetch(self, number: int, identity: Identity) -> None:
+        if not number:
+            return
+        error = error_of(number)
+        if error.code in _ELSEWHERE:
+            self.forget()
+        if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.modern:
+            self.membership.refused(identity, error.code)
+            raise _try_again("the member's epoch has just changed")
+        raise error
+
+    def _topic_id(self, topic: str) -> UUID:
+        found = self.cluster.topics.get(topic)
+        return ZERO_UUID if found is None else found.topic_id
+
+
+def _try_again(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, why)
+
+
+def _commit_topics(offsets: Offsets, ids: Mapping[str, UUID]) -> list[OffsetCommitRequestTopic]:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for tp, what in offsets.items():
+        topic = topics.get(tp.topic)
+        if topic is None:
+            topic = OffsetCommitRequestTopic(name=tp.topic, topic_id=ids[tp.topic], partitions=[])
+            topics[tp.topic] = topic
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=what.offset,
+                committed_leader_epoch=-1 if what.leader_epoch is None else what.leader_epoch,
+                committed_metadata=what.metadata,
+            )
+        )
+    return list(topics.values())

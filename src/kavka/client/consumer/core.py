@@ -1,0 +1,598 @@
+"""What a consumer is, whoever waits for it: a thread (`consumer.py`) or a coroutine (`aio.py`).
+
+A poll is: `attend` where `attention` is set, then `take`, then wait for `signal` where there was nothing, and again.
+`attend` runs on the loop and does what only a poll may do: it carries out the errands that rebalances have left, calls
+the program's functions, raises what went wrong in the background. `take` runs in the program's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from kavka.client.cluster import Cluster
+from kavka.client.config import ClientConfig
+from kavka.client.consumer.buffer import FetchBuffer
+from kavka.client.consumer.classic import ClassicMember
+from kavka.client.consumer.coordinator import Coordinator, Offsets
+from kavka.client.consumer.fetcher import Fetcher
+from kavka.client.consumer.interceptors import Interceptors
+from kavka.client.consumer.member import Member
+from kavka.client.consumer.metrics import ConsumerMetrics
+from kavka.client.consumer.modern import ModernMember
+from kavka.client.consumer.offsets import EARLIEST, LATEST, OffsetLookup
+from kavka.client.consumer.positions import Positions
+from kavka.client.consumer.subscription import Mode, PartitionState, Subscriptions
+from kavka.client.consumer.unread import Unread
+from kavka.client.errors import ClientClosed, IllegalState, KafkaTimeout
+from kavka.client.metadata import PartitionMetadata, TopicMetadata, topic_metadata
+from kavka.client.serializers import make_deserializer
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from kavka.common.config import ConfigError
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object]
+CallUser = Callable[..., Awaitable[Any]]
+
+# An errand that needs no network is done within this time, even in a poll that may not wait at all.
+_SHORT = 0.02
+_HOPELESS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
+
+
+class ConsumerCore:
+    """`call_user(function, *args)` calls a function of the program's where the program waits, and awaits what it
+    returns; `signal()` says that a poll which waits has something to do; `on_room()` is called by who takes."""
+
+    def __init__(
+        self, config: ClientConfig, call_user: CallUser, signal: Callable[[], object], on_room: Callable[[], object]
+    ) -> None:
+        _check(config)
+        self.config = config
+        self.cluster = Cluster(config, allow_auto_create=config["allow.auto.create.topics"])
+        self.subscriptions = Subscriptions()
+        self.metrics = ConsumerMetrics()
+        self.coordinator = Coordinator(config, self.cluster, self.metrics)
+        self.interceptors = Interceptors(config["interceptor.classes"], config.originals)
+        self._key, key = make_deserializer("key.deserializer", config["key.deserializer"], config.originals)
+        self._value, value = make_deserializer("value.deserializer", config["value.deserializer"], config.originals)
+        self.buffer = FetchBuffer(key, value, on_room)
+        self.unread = Unread()
+        self.attention = True
+        """There is something for the next poll to do before it takes records."""
+        self.last_poll = time.monotonic()
+        self.in_poll = False
+        self.closed = False
+        self.group_id: str | None = config["group.id"]
+        self.auto_commit = self.group_id is not None and config["enable.auto.commit"]
+        self.next_auto_commit = float("inf")
+        self.call_user = call_user
+        self._signal = signal
+        self._default_timeout = config.seconds("default.api.timeout.ms")
+        self._commit_interval = config.seconds("auto.commit.interval.ms")
+        self._exclude_internal = config["exclude.internal.topics"]
+        lookup = self.lookup = OffsetLookup(config, self.cluster)
+        self.fetcher = Fetcher(
+            config, self.cluster, self.subscriptions, self.buffer, self.metrics, signal, self._on_problem
+        )
+        self.positions = Positions(
+            config, self.cluster, self.subscriptions, self.coordinator, lookup, self.errand, self.fail,
+            self.fetcher.kick,
+        )  # fmt: skip
+        self.member: Member | None = None
+        if self.group_id is not None:
+            modern = config["group.protocol"].lower() == "consumer"
+            self.member = ModernMember(config, self) if modern else ClassicMember(config, self)
+            self.coordinator.membership = self.member
+        self._errands: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
+        self._errand: asyncio.Task[None] | None = None
+        self._errors: deque[BaseException] = deque()
+        self._problems: list[tuple[PartitionState, int, KafkaError]] = []
+        self._committed: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._commits: set[asyncio.Task[None]] = set()
+
+    # --- start and stop
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        self.fetcher.start()
+        self.cluster.on_update(self._on_metadata)
+
+    async def close(self, timeout: float, leave_group: bool | None = None) -> None:
+        """Commit what was polled, leave the group, end. What takes longer than `timeout` is left undone."""
+        if self.closed:
+            return
+        self.closed = True
+        deadline = time.monotonic() + timeout
+        try:
+            if self._commits:
+                await asyncio.wait(self._commits, timeout=max(0.0, timeout))
+            if self.member is not None:
+                if self.auto_commit and not self.subscriptions.by_group:
+                    await self.commit_positions(deadline)
+                await self._in_time(self.member.leave(deadline, tell_group=leave_group), deadline)
+            await self._tell_commits()
+            await self.fetcher.close(max(0.0, deadline - time.monotonic()))
+        except KafkaError as error:
+            log.info("The consumer's end: %s", error)
+        finally:
+            await self.positions.stop()
+            for task in list(self._commits):
+                task.cancel()
+            await self.cluster.close()
+            self.interceptors.close()
+            for one in (self._key, self._value):
+                close = getattr(one, "close", None)
+                if callable(close):
+                    close()
+        self._raise_failure(ignore=(KafkaError,))
+
+    async def _in_time(self, work: Awaitable[T], deadline: float) -> T | None:
+        try:
+            async with asyncio.timeout(max(0.01, deadline - time.monotonic()) + 0.5):
+                return await work
+        except TimeoutError:
+            log.warning("The consumer was closed without having left its group in time")
+            return None
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed("the consumer is closed")
+
+    def deadline(self, timeout: float | None) -> float:
+        return time.monotonic() + (self._default_timeout if timeout is None else timeout)
+
+    # --- for the parts of the consumer
+
+    def want_poll(self) -> None:
+        self.attention = True
+        self._signal()
+
+    def fail(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self.want_poll()
+
+    async def errand(self, work: Callable[[], Awaitable[T]]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._errands.append((work, future))
+        self.want_poll()
+        return await future
+
+    async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        listener = self.subscriptions.listener
+        if listener is None:
+            return
+        function = getattr(listener, f"on_partitions_{what}", None)
+        if function is None and what == "lost":
+            function = getattr(listener, "on_partitions_revoked", None)
+        if function is not None:
+            await self.call_user(function, set(partitions))
+
+    def assignment_changed(self) -> None:
+        self._follow_topics()
+        if self.auto_commit and self.next_auto_commit == float("inf"):
+            self.next_auto_commit = time.monotonic() + self._commit_interval
+        self.positions.start()
+        self.fetcher.kick()
+
+    def _follow_topics(self) -> None:
+        subscriptions = self.subscriptions
+        self.cluster.all_topics = subscriptions.mode is Mode.PATTERN
+        assigned = {tp.topic for tp in subscriptions.partitions}
+        self.cluster.set_topics(subscriptions.topics | subscriptions.group_topics | assigned)
+
+    def _on_metadata(self, cluster: Cluster) -> None:
+        subscriptions = self.subscriptions
+        if subscriptions.mode is Mode.PATTERN:
+            names = [t.name for t in cluster.topics.values() if not (t.is_internal and self._exclude_internal)]
+            if subscriptions.match(names) and self.member is not None:
+                self.member.subscription_changed()
+        for topic in subscriptions.topics:
+            code = cluster.topic_errors.get(topic)
+            if code in _HOPELESS:
+                self.fail(KafkaError(code, f"topic {topic}: {code.name.lower().replace('_', ' ')}"))
+        self.positions.on_metadata()
+        if self.member is not None:
+            self.member.on_metadata()
+
+    def _on_problem(self, state: PartitionState, version: int, error: KafkaError) -> None:
+        self._problems.append((state, version, error))
+        self.want_poll()
+
+    # --- poll
+
+    def polled(self) -> None:
+        """At the beginning of a poll, by who polls: what earlier ones returned is done with now."""
+        now = self.last_poll = time.monotonic()
+        self.metrics.polls += 1
+        self.metrics.last_poll = now
+        if now >= self.next_auto_commit:
+            self.attention = True
+
+    async def attend(self, deadline: float) -> None:
+        """What a poll has to do beside taking records. Waits for errands, not for records."""
+        self.attention = False
+        self._raise_failure()
+        if self.subscriptions.mode is Mode.NONE:
+            raise IllegalState("the consumer reads nothing: subscribe to topics, or assign partitions to it")
+        await self._tell_commits()
+        if self.member is not None:
+            self.member.poll()
+        self._solve_problems()
+        self._commit_in_background()
+        self.positions.start()
+        await self._do_errands(deadline)
+        self._raise_failure()
+
+    def _raise_failure(self, ignore: tuple[type[BaseException], ...] = ()) -> None:
+        while self._errors:
+            error = self._errors.popleft()
+            if not isinstance(error, ignore):
+                # What is wrong may be so still.
+                self.attention = True
+                raise error
+
+    async def _do_errands(self, deadline: float) -> None:
+        while self._errand is not None or self._errands:
+            if self._errand is None:
+                work, future = self._errands.popleft()
+                if future.done():
+                    continue
+                self._errand = asyncio.create_task(_do(work, future), name="kavka-errand")
+            await asyncio.wait({self._errand}, timeout=max(_SHORT, deadline - time.monotonic()))
+            if not self._errand.done():
+                self.attention = True
+                return
+            self._errand = None
+
+    def _solve_problems(self) -> None:
+        problems, self._problems = self._problems, []
+        for index, (state, version, error) in enumerate(problems):
+            if state.version != version or not state.assigned:
+                continue
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._problems += problems[index + 1 :]
+                raise error
+            # What was fetched before is handed out first; if it is still so then, it will be told again.
+            if state.position == state.next_offset:
+                self._problems += problems[index + 1 :]
+                self.positions.reset(state)
+                self._problems = []
+
+    def take(self, limit: int) -> Any:
+        return self.buffer.take(limit)
+
+    # --- what to read
+
+    def subscribe(self, topics: Iterable[str], listener: Any) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        for name in names:
+            if not isinstance(name, str) or not name.strip():
+                raise ValueError(f"{name!r} is not the name of a topic")
+        self._need_group()
+        self.subscriptions.subscribe(names, listener)
+        self._subscribed()
+
+    def subscribe_pattern(self, pattern: str | re.Pattern[str], listener: Any) -> None:
+        self._need_group()
+        on_server = isinstance(self.member, ModernMember) and isinstance(pattern, str)
+        try:
+            compiled = pattern if on_server or not isinstance(pattern, str) else re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        self.subscriptions.subscribe_pattern(compiled, listener, on_server=on_server)
+        self._subscribed()
+
+    def _subscribed(self) -> None:
+        self._follow_topics()
+        if self.subscriptions.mode is Mode.PATTERN:
+            self.cluster.request_update()
+        if self.member is not None:
+            self.member.subscription_changed()
+        self.want_poll()
+
+    def _need_group(self) -> None:
+        if self.group_id is None:
+            raise IllegalState("group.id is not set: without a group, partitions can only be assigned")
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = list(partitions)
+        if not wanted:
+            await self.unsubscribe()
+            return
+        if self.auto_commit and self.subscriptions.partitions:
+            self.commit_async(None, None)
+        self.subscriptions.assign(wanted)
+        self.assignment_changed()
+        self.want_poll()
+
+    async def unsubscribe(self) -> None:
+        if self.member is not None and self.subscriptions.by_group:
+            await self.member.leave(self.deadline(None))
+        elif self.auto_commit and self.subscriptions.partitions:
+            self.commit_async(None, None)
+        self.subscriptions.unsubscribe()
+        self._follow_topics()
+        self._raise_failure(ignore=(KafkaError,))
+
+    def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        for state in [self.subscriptions.state(tp) for tp in partitions]:
+            state.paused = paused
+        if not paused:
+            self.buffer.resume()
+            self.fetcher.kick()
+            self._signal()
+
+    # --- positions
+
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        state = self.subscriptions.state(tp)
+        epoch = -1
+        if isinstance(offset, tuple):
+            epoch = -1 if offset.leader_epoch is None else offset.leader_epoch
+            offset = offset.offset
+        if offset < 0:
+            raise ValueError(f"an offset cannot be {offset}")
+        state.held = False
+        state.seek(offset, epoch)
+        state.leader_epoch = -1
+        self.positions.on_metadata()
+        self.fetcher.kick()
+
+    def seek_to(self, partitions: Collection[TopicPartition], when: int) -> None:
+        for state in [self.subscriptions.state(tp) for tp in partitions or list(self.subscriptions.partitions)]:
+            state.held = False
+            state.seek_to_time(when)
+        self.positions.start()
+
+    async def position(self, tp: TopicPartition, deadline: float) -> int:
+        state = self.subscriptions.state(tp)
+        while state.position < 0:
+            self._raise_failure()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise KafkaTimeout(f"the position of {tp} was not found in time")
+            await self.positions.wait(left)
+        return state.position
+
+    async def lag(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+        states = [self.subscriptions.state(tp) for tp in partitions or list(self.subscriptions.partitions)]
+        committed = self.fetcher.read_committed
+        for state in states:
+            await self.position(state.tp, deadline)
+        unknown = {state.tp: LATEST for state in states if state.lag(committed) is None}
+        ends = await self.lookup.at_times(unknown, deadline) if unknown else {}
+        result: dict[TopicPartition, int] = {}
+        for state in states:
+            known = state.lag(committed)
+            result[state.tp] = max(0, ends[state.tp].offset - state.position) if known is None else known
+        return result
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        for tp, when in times.items():
+            if when < 0:
+                raise ValueError(f"the time for {tp} cannot be {when}")
+        found = await self._lookup(times, deadline)
+        return {
+            tp: None
+            if one.offset < 0
+            else OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch if one.leader_epoch >= 0 else None)
+            for tp, one in found.items()
+        }
+
+    async def edge_offsets(
+        self, partitions: Iterable[TopicPartition], when: int, deadline: float
+    ) -> dict[TopicPartition, int]:
+        found = await self._lookup(dict.fromkeys(partitions, when), deadline)
+        return {tp: one.offset for tp, one in found.items()}
+
+    async def _lookup(self, times: Mapping[TopicPartition, int], deadline: float) -> Any:
+        if not times:
+            return {}
+        try:
+            return await self.lookup.at_times(times, deadline)
+        finally:
+            self._follow_topics()
+
+    # --- commits
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What was polled of each partition; for who polls, or while it waits."""
+        unread = self.unread.first() if self.unread else {}
+        return {
+            tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
+            for tp, state in self.subscriptions.partitions.items()
+            if state.position >= 0
+        }
+
+    def to_commit(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit's argument means: nothing for everything polled, partitions, or offsets by partition."""
+        if offsets is None:
+            return self.consumed()
+        if isinstance(offsets, Mapping):
+            result: dict[TopicPartition, OffsetAndMetadata] = {}
+            for tp, what in offsets.items():
+                one = OffsetAndMetadata(what) if isinstance(what, int) else OffsetAndMetadata(*what)
+                if one.offset < 0:
+                    raise ValueError(f"the offset of {TopicPartition(*tp)} cannot be {one.offset}")
+                result[TopicPartition(*tp)] = one
+            return result
+        if isinstance(offsets, TopicPartition):
+            offsets = (offsets,)
+        consumed = self.consumed()
+        chosen = [TopicPartition(*tp) for tp in offsets]
+        for tp in chosen:
+            self.subscriptions.state(tp)
+        return {tp: consumed[tp] for tp in chosen if tp in consumed}
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
+        self._need_group_for_offsets()
+        if self._commits:
+            # Those that were asked for before come before.
+            await asyncio.wait(self._commits, timeout=max(0.0, deadline - time.monotonic()))
+        await self._tell_commits()
+        await self.coordinator.commit(offsets, deadline)
+        if offsets and self.interceptors.see_commits:
+            await self.call_user(self.interceptors.on_commit, offsets)
+
+    def commit_async(self, offsets: Any, callback: CommitCallback | None) -> None:
+        self._need_group_for_offsets()
+        self._commit_later(self.to_commit(offsets), callback)
+
+    def _commit_later(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
+        task = asyncio.create_task(self._commit_once(offsets, callback), name="kavka-commit")
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def _commit_once(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> None:
+        error: BaseException | None = None
+        try:
+            await self.coordinator.commit_once(offsets)
+        except KafkaError as failure:
+            error = failure
+            log.log(logging.WARNING if callback is None else logging.DEBUG, "Offsets were not committed: %s", failure)
+        if error is None and self.interceptors.see_commits and offsets:
+            self._committed.append((self.interceptors.on_commit, (offsets,)))
+        if callback is not None:
+            self._committed.append((callback, (offsets, error)))
+        if self._committed:
+            self.want_poll()
+
+    async def _tell_commits(self) -> None:
+        while self._committed:
+            function, args = self._committed.popleft()
+            try:
+                await self.call_user(function, *args)
+            except Exception:
+                log.exception("A callback of a commit failed")
+
+    def _commit_in_background(self) -> None:
+        now = time.monotonic()
+        if now < self.next_auto_commit or not self.auto_commit:
+            return
+        if self.member is not None and self.subscriptions.by_group and self.member.rebalancing:
+            # The rebalance commits, or it is over soon.
+            self.next_auto_commit = now + min(self._commit_interval, 0.1)
+            return
+        self.next_auto_commit = now + self._commit_interval
+        offsets = self.consumed()
+        if offsets:
+            self._commit_later(offsets, None)
+
+    async def commit_positions(self, deadline: float) -> None:
+        offsets: Offsets = self.consumed()
+        if self._commits:
+            await asyncio.wait(self._commits, timeout=max(0.0, deadline - time.monotonic()))
+        try:
+            await self.coordinator.commit(offsets, deadline)
+        except KafkaError as error:
+            log.warning("What was polled was not committed: %s", error)
+            return
+        if offsets and self.interceptors.see_commits:
+            self._committed.append((self.interceptors.on_commit, (offsets,)))
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        self._need_group_for_offsets()
+        return await self.coordinator.committed(partitions, deadline)
+
+    def _need_group_for_offsets(self) -> None:
+        if self.group_id is None:
+            raise IllegalState("group.id is not set: offsets are committed for a group")
+
+    # --- the rest
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        self._need_group_for_offsets()
+        assert self.member is not None
+        return self.member.metadata()
+
+    def enforce_rebalance(self, reason: str | None) -> None:
+        if self.member is None or not self.subscriptions.by_group:
+            raise IllegalState("this consumer has no group to rebalance: it was given its partitions")
+        self.member.rejoin(reason or "the program wants it")
+
+    async def topic_names(self, deadline: float) -> dict[str, list[PartitionMetadata]]:
+        topics = await self._metadata(None, deadline)
+        return {topic.name: list(topic.partitions) for topic in topics}
+
+    async def partitions_for(self, topic: str, deadline: float) -> list[PartitionMetadata]:
+        known = self.cluster.topics.get(topic)
+        if known is None:
+            try:
+                known = await self.cluster.topic(topic, max(0.0, deadline - time.monotonic()))
+            finally:
+                self._follow_topics()
+        return list(known.partitions)
+
+    async def _metadata(self, names: list[str] | None, deadline: float) -> list[TopicMetadata]:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        response = await self.coordinator.retrying(
+            lambda timeout: self.cluster.request(None, request, timeout=timeout), deadline, "asking for topics"
+        )
+        return [topic_metadata(topic) for topic in response.topics if topic.name and not topic.error_code]
+
+    def all_metrics(self) -> dict[str, float]:
+        seconds = max(time.monotonic() - self.metrics.started, 0.001)
+        lags = [
+            lag
+            for state in self.subscriptions.partitions.values()
+            if (lag := state.lag(self.fetcher.read_committed)) is not None
+        ]
+        connections = self.cluster.connections()
+        return {
+            "records-consumed-total": self.buffer.records,
+            "records-consumed-rate": self.buffer.records / seconds,
+            "bytes-consumed-total": self.buffer.bytes,
+            "bytes-consumed-rate": self.buffer.bytes / seconds,
+            "records-lag-max": max(lags, default=0),
+            "assigned-partitions": len(self.subscriptions.partitions),
+            "poll-total": self.metrics.polls,
+            **dict(self.metrics.items()),
+            "connection-count": len(connections),
+            "connection-creation-total": self.cluster.connections_opened,
+            "outgoing-byte-total": sum(c.bytes_out for c in connections),
+            "incoming-byte-total": sum(c.bytes_in for c in connections),
+        }
+
+
+async def _do(work: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
+    try:
+        result = await work()
+    except BaseException as error:
+        if not future.done():
+            future.set_exception(error)
+        return
+    if not future.done():
+        future.set_result(result)
+
+
+def _check(config: ClientConfig) -> None:
+    if config["group.id"] is None and config.given("enable.auto.commit") and config["enable.auto.commit"]:
+        raise ConfigError("enable.auto.commit", "it needs a group.id")
+    if config["group.protocol"].lower() == "consumer":
+        for name in _CLASSIC_ONLY:
+            if config.given(name):
+                raise ConfigError(name, "it cannot be set with group.protocol=consumer: the broker decides")
+    elif config.given("group.remote.assignor"):
+        raise ConfigError("group.remote.assignor", "it is for group.protocol=consumer")
+
+
+SEEK_BEGINNING, SEEK_END = EARLIEST, LATEST

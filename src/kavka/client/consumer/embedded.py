@@ -1,0 +1,90 @@
+"""[pure] What members of a classic group put into JoinGroup and SyncGroup: subscriptions and assignments as bytes that
+begin with an int16 version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kavka.client.consumer.assignors import Assignment, Subscription
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
+from kavka.protocol.primitives import ProtocolError, TopMessage
+
+PROTOCOL_TYPE = "consumer"
+SUBSCRIPTION_VERSION = 3
+# All versions of assignments have the same fields; the first that every client of today reads.
+ASSIGNMENT_VERSION = 1
+
+
+def write_subscription(subscription: Subscription) -> bytes:
+    return _encode(
+        ConsumerProtocolSubscription(
+            topics=sorted(subscription.topics),
+            user_data=subscription.user_data,
+            owned_partitions=[
+                ConsumerProtocolSubscriptionTopicPartition(topic=topic, partitions=indexes)
+                for topic, indexes in _by_topic(subscription.owned)
+            ],
+            generation_id=subscription.generation,
+            rack_id=subscription.rack,
+        ),
+        SUBSCRIPTION_VERSION,
+    )
+
+
+def read_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
+    """ProtocolError where it is none."""
+    found: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
+    owned = tuple(TopicPartition(one.topic, p) for one in found.owned_partitions for p in one.partitions)
+    return Subscription(
+        frozenset(found.topics), found.user_data, owned, found.generation_id, instance_id, found.rack_id
+    )
+
+
+def write_assignment(assignment: Assignment) -> bytes:
+    return _encode(
+        ConsumerProtocolAssignment(
+            assigned_partitions=[
+                ConsumerProtocolAssignmentTopicPartition(topic=topic, partitions=indexes)
+                for topic, indexes in _by_topic(assignment.partitions)
+            ],
+            user_data=assignment.user_data,
+        ),
+        ASSIGNMENT_VERSION,
+    )
+
+
+def read_assignment(data: bytes) -> Assignment:
+    """ProtocolError where it is none; a member that the leader has nothing for may get no bytes at all."""
+    if not data:
+        return Assignment()
+    found: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
+    partitions = tuple(TopicPartition(one.topic, p) for one in found.assigned_partitions for p in one.partitions)
+    return Assignment(partitions, found.user_data)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return list(topics.items())
+
+
+def _encode(message: TopMessage, version: int) -> bytes:
+    out: list[Any] = [version.to_bytes(2, "big")]
+    message.encode(out, version)
+    return b"".join(out)
+
+
+def _decode(kind: Any, data: bytes) -> Any:
+    if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
+        raise ProtocolError("bytes without a version")
+    # A newer version begins with the fields of the one that is known.
+    message, _ = kind.decode(data, 2, min(version, kind.MAX_VERSION))
+    return message

@@ -1,0 +1,73 @@
+"""What a consumer counts, by the names that Kafka's has for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+
+class Mean:
+    """Of all values there were, and the largest."""
+
+    __slots__ = ("count", "largest", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        if value > self.largest:
+            self.largest = value
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+
+class ConsumerMetrics:
+    """Added to by the loop. Records and bytes consumed are counted by the buffer."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.fetch_latency = Mean()
+        self.fetch_size = Mean()
+        self.commit_latency = Mean()
+        self.join_latency = Mean()
+        self.sync_latency = Mean()
+        self.heartbeat_latency = Mean()
+        self.rebalance_latency = Mean()
+        self.failed_rebalances = 0
+        self.last_heartbeat = 0.0
+        self.polls = 0
+        self.last_poll = 0.0
+
+    def fetched(self, seconds: float) -> None:
+        self.fetch_latency.add(seconds)
+
+    def heard(self, seconds: float) -> None:
+        self.heartbeat_latency.add(seconds)
+        self.last_heartbeat = time.monotonic()
+
+    def items(self) -> Iterator[tuple[str, float]]:
+        now = time.monotonic()
+        latencies = {
+            "fetch": self.fetch_latency,
+            "commit": self.commit_latency,
+            "join": self.join_latency,
+            "sync": self.sync_latency,
+            "heartbeat": self.heartbeat_latency,
+            "rebalance": self.rebalance_latency,
+        }
+        for name, values in latencies.items():
+            yield f"{name}-total", values.count
+            yield f"{name}-rate", values.count / max(now - self.started, 0.001)
+            yield f"{name}-latency-avg", values.mean * 1000
+            yield f"{name}-latency-max", values.largest * 1000
+        yield "fetch-size-avg", self.fetch_size.mean
+        yield "fetch-size-max", self.fetch_size.largest
+        yield "failed-rebalance-total", self.failed_rebalances
+        yield "last-heartbeat-seconds-ago", now - self.last_heartbeat if self.last_heartbeat else -1.0
+        yield "last-poll-seconds-ago", now - self.last_poll if self.last_poll else -1.0
