@@ -182,6 +182,8 @@ class ReplicaManager:
         return StopReplicaResponse(partition_errors=errors)
 
     def _stop_partition(self, tp: TopicPartition, delete: bool) -> ErrorCode:
+        if self._log_manager.is_in_failed_dir(tp):
+            return ErrorCode.KAFKA_STORAGE_ERROR  # which is also what its clients are told until the next start
         partition = self.partitions.pop(tp, None)
         if partition is not None:
             partition.leader_id = -1

@@ -256,6 +256,10 @@ class LogManager:
         """Whether the partition's log is known to be in a directory that failed, or could not be opened."""
         return partition in self._offline or partition in self._unreadable
 
+    def is_in_failed_dir(self, partition: TopicPartition) -> bool:
+        """Whether its log was, when it was last seen, in a directory that has failed since."""
+        return partition in self._offline
+
     # --- making, changing, deleting
 
     def get_or_create(
