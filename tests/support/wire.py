@@ -292,8 +292,17 @@ def produce_error(answer: Reader, version: int) -> tuple[int, int]:
     return code, answer.int64()
 
 
-def fetch_request(topic: str, partition: int, offset: int, *, version: int, max_bytes: int = 1 << 20) -> bytes:
-    head = struct.pack(">iii", -1, 500, 1)
+def fetch_request(
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    version: int,
+    max_bytes: int = 1 << 20,
+    max_wait_ms: int = 500,
+    min_bytes: int = 1,
+) -> bytes:
+    head = struct.pack(">iii", -1, max_wait_ms, min_bytes)
     if version >= 3:
         head += struct.pack(">i", max_bytes)
     if version >= 4:
