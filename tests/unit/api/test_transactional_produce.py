@@ -42,13 +42,14 @@ class Broker:
         acks: int = -1,
         transactional: bool = True,
         name: str | None = ID,
+        value: bytes = b"x",
     ) -> ProduceRequest:
         batches = [
             PartitionProduceData(
                 index=tp.partition,
                 records=memoryview(
                     build(
-                        [(None, b"x")],
+                        [(None, value)],
                         self.node.clock.now_ms(),
                         producer_id=producer.producer_id,
                         producer_epoch=producer.epoch,

@@ -1,0 +1,199 @@
+"""Random transactions against real logs: a reader of committed records sees what was committed, and nothing else.
+
+Producers of both protocols come and go under two transactional ids; transactions take too long; the broker is killed.
+What must hold after every step:
+- the committed view of a partition is exactly the values of transactions whose commit was answered, in order;
+- who was fenced gets nothing into any log any more;
+- when nothing is open, everything is decided: the last stable offset is the end of the log.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.coordinator.transaction.shard import Producer
+from kavka.coordinator.transaction.state import ONGOING
+from kavka.records.control import parse_end_marker
+from kavka.records.reader import batch_records
+from kavka.storage.log import Log
+from tests.support.logs import stored_batches
+from tests.unit.api.test_transactional_produce import Broker, codes
+from tests.unit.coordinator.transaction.node import STATE, Node
+
+IDS = ("one", "two")
+PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1))
+
+
+class Client:
+    def __init__(self, name: str, newer: bool, producer: Producer) -> None:
+        self.name = name
+        self.newer = newer
+        self.producer = producer
+        self.sequences = dict.fromkeys(PARTITIONS, 0)
+        self.written: list[tuple[TopicPartition, bytes]] = []
+        self.fenced = False
+
+
+def committed_view(log: Log) -> list[bytes]:
+    """As a consumer does it: by the last stable offset and the list of aborted transactions."""
+    aborted = sorted(log.aborted_transactions(0, log.last_stable_offset), key=lambda found: found.first_offset)
+    skipped: set[int] = set()
+    values = []
+    for batch in stored_batches(log):
+        if batch.last_offset >= log.last_stable_offset:
+            break
+        while aborted and aborted[0].first_offset <= batch.last_offset:
+            skipped.add(aborted.pop(0).producer_id)
+        if batch.is_control:
+            marker = parse_end_marker(batch)
+            if marker is not None and not marker.commit:
+                skipped.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in skipped):
+            values += [record.value or b"" for record in batch_records(batch)]
+    return values
+
+
+class Transactions(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.node = Node(Path(self.folder.name))
+        self.broker = Broker(self.node)
+        for tp in (STATE, *PARTITIONS):
+            self.node.lead(tp)
+        self.clients: list[Client] = []
+        self.committed: dict[TopicPartition, list[tuple[int, bytes]]] = {tp: [] for tp in PARTITIONS}
+        self.offsets: dict[bytes, int] = {}
+        self.epoch = 1
+        self.count = 0
+
+    def _ends(self, name: str) -> None:
+        """What clients of this id have open is aborted, and they are fenced."""
+        for client in self.clients:
+            if client.name == name:
+                client.fenced = True
+                client.written = []
+
+    def _is_open(self, client: Client) -> bool:
+        found = self.node.transactions.host(client.name).shard.transactions[client.name]
+        return found.state is ONGOING and found[:2] == client.producer[:2]
+
+    # ---- what happens
+
+    @rule(name=st.sampled_from(IDS), newer=st.booleans())
+    def init(self, name: str, newer: bool) -> None:
+        for _ in range(2):
+            try:
+                producer = self.node.run(self.node.transactions.init_producer(name, 60_000))
+                break
+            except KafkaError as error:
+                assert error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        self._ends(name)
+        self.clients.append(Client(name, newer, producer))
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), tp=st.sampled_from(PARTITIONS))
+    def produce(self, data: Any, tp: TopicPartition) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        who = client.producer
+        if not client.newer:
+            try:
+                adding = self.node.transactions.add_partitions(client.name, who.producer_id, who.epoch, [tp])
+                self.node.run(adding)
+            except KafkaError as error:
+                assert client.fenced, error
+        self.count += 1
+        value = b"%d" % self.count
+        request = self.broker.request(who, tp, sequence=client.sequences[tp], name=client.name, value=value)
+        end = self.node.log(tp).end_offset
+        [code] = codes(self.broker.start(request, 12 if client.newer else 11))
+        if client.fenced:
+            assert code is not ErrorCode.NONE, "a fenced producer has written"
+            assert self.node.log(tp).end_offset == end
+            return
+        assert code is ErrorCode.NONE
+        client.sequences[tp] += 1
+        client.written.append((tp, value))
+        self.offsets[value] = end
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), commit=st.booleans())
+    def end(self, data: Any, commit: bool) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        was_open = self._is_open(client)
+        version = 2 if client.newer else 0
+        try:
+            answer = self.node.run(
+                self.node.transactions.end(
+                    client.name, client.producer.producer_id, client.producer.epoch, commit, version, lambda p: p
+                )
+            )
+        except KafkaError:
+            assert not was_open
+            return
+        if not was_open and client.fenced:
+            # An abort that its coordinator had begun: the producer may take it for the answer to its own.
+            assert client.newer and not commit
+            if any(c.name == client.name and not c.fenced for c in self.clients):
+                raise AssertionError("a producer that was replaced goes on")
+            client.fenced = False
+        if commit:
+            for tp, value in client.written:
+                self.committed[tp].append((self.offsets[value], value))
+        client.written = []
+        if client.newer and answer != client.producer:
+            client.producer = answer
+            client.sequences = dict.fromkeys(PARTITIONS, 0)
+
+    @rule()
+    def take_too_long(self) -> None:
+        late = {client.name for client in self.clients if self._is_open(client)}
+        self.node.loop.advance(75_000)
+        for name in late:
+            self._ends(name)
+
+    @rule()
+    def kill(self) -> None:
+        self.epoch += 1
+        self.node.restart(*PARTITIONS, STATE, epoch=self.epoch)
+        self.node.loop.turn()
+
+    # ---- what must hold
+
+    @invariant()
+    def readers_see_what_was_committed(self) -> None:
+        for tp in PARTITIONS:
+            log = self.node.log(tp)
+            stable = [value for offset, value in sorted(self.committed[tp]) if offset < log.last_stable_offset]
+            assert committed_view(log) == stable
+
+    @invariant()
+    def nothing_hangs(self) -> None:
+        open_in = set()
+        for name in IDS:
+            found = self.node.transactions.host(name).shard.transactions.get(name)
+            if found is not None and found.state is ONGOING:
+                open_in |= found.partitions
+        for tp in PARTITIONS:
+            if tp not in open_in:
+                assert self.node.log(tp).last_stable_offset == self.node.log(tp).end_offset
+
+    def teardown(self) -> None:
+        self.take_too_long()
+        for tp in PARTITIONS:
+            assert committed_view(self.node.log(tp)) == [value for _, value in sorted(self.committed[tp])]
+            self.node.log(tp).abandon()
+        self.node.log(STATE).abandon()
+        self.folder.cleanup()
+
+
+Transactions.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestTransactions = Transactions.TestCase
