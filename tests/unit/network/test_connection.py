@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 
 import pytest
@@ -274,5 +275,42 @@ def test_a_connection_counts_its_requests_and_the_time_they_took():
         requests, seconds = world.server._counters[3]
         assert requests.value == 3
         assert 0.04 < seconds.value < 5
+
+    in_world(body)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_is_asked_in_whatever_pieces_is_answered_once_and_in_order(seed):
+    chance = random.Random(seed)
+
+    async def body(world: World) -> None:
+        peer = world.connect(send_buffer=8192)
+        kinds = [chance.choice(("", "", "future:", "future:", "task:", "fail:", "none:")) for _ in range(400)]
+        # Some answers larger than a socket takes, some requests larger than what is carried over.
+        texts = [str(n) + "x" * chance.choice((0, 10, 30_000 if kind else 200_000)) for n, kind in enumerate(kinds)]
+        data = b"".join(frame(kind + text, n) for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)))
+
+        async def ask() -> None:
+            position = 0
+            while position < len(data):
+                size = chance.choice((1, 50, 5000, 300_000))
+                await peer.send(data[position : position + size])
+                position += size
+                await asyncio.sleep(0)
+
+        async def decide() -> None:
+            while True:
+                waiting = [what for what, future in world.api.futures.items() if not future.done()]
+                if waiting:
+                    world.api.answer(chance.choice(waiting))
+                await asyncio.sleep(0)
+
+        asking, deciding = asyncio.ensure_future(ask()), asyncio.ensure_future(decide())
+        for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
+            if kind != "none:":
+                assert await peer.answer() == (n, b"error 42" if kind == "fail:" else text.encode())
+        await asking
+        deciding.cancel()
+        assert len(world.api.handled) == len(kinds)
 
     in_world(body)
