@@ -65,7 +65,7 @@ class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.node = Node(Path(self.folder.name))
+        self.node = Node(Path(self.folder.name), transactional_id_expiration_ms=1 << 40)
         self.broker = Broker(self.node)
         for tp in (STATE, *PARTITIONS):
             self.node.lead(tp)

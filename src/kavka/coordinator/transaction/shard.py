@@ -320,7 +320,13 @@ def _may_continue(found: Transaction, producer_id: int, epoch: int) -> bool:
 
 
 def _is_repeated_end(found: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether the end that raised the epoch is asked for again: with the epoch before, or the producer id before."""
+    """Whether the end that raised the epoch is asked for again: with the epoch before, or the producer id before.
+
+    Only what ended by raising it can be: after a producer of the older protocol, the epoch before is that of somebody
+    whom it has fenced.
+    """
+    if found.client_version < EPOCH_BUMP_VERSION:
+        return False
     if found.producer_id == producer_id and found.epoch == epoch + 1:
         return True
     return found.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and found.epoch == 0

@@ -277,6 +277,21 @@ def test_a_repeated_end_gets_the_same_answer_as_the_first(coordinator: Harness) 
     assert len(coordinator.markers[A]) == 1
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_fenced_producer_is_not_taken_for_one_that_repeats_its_end(coordinator: Harness, commit: bool) -> None:
+    """The one that fenced it speaks the older protocol, so that its epoch stays what a repeated end would look for."""
+    old = coordinator.init()
+    new = coordinator.init()
+    coordinator.add(new, A, version=V1)
+    coordinator.hold_markers = True
+    coordinator.end(new, commit, version=V1)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+    coordinator.write_markers()
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+    coordinator.restart()
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+
+
 # By state, whether it is a commit, and whether the epoch is the one before: None where the epoch is raised (again),
 # 0 where the first answer is given again.
 PRODUCER_FENCED, INVALID_STATE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
