@@ -144,6 +144,18 @@ def test_a_version_of_api_versions_that_is_too_new_is_answered_in_version_0_with
     in_world(body)
 
 
+def test_a_request_that_would_decode_to_too_much_closes_the_connection_unless_it_is_records(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_DECODED_BYTES", 1000)
+
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("x" * 900), frame("x" * 1000))
+        assert len((await peer.answer())[1]) == 900
+        await peer.closed()
+
+    in_world(body)
+
+
 def test_a_request_with_no_answer_leaves_no_gap():
     async def body(world: World) -> None:
         peer = world.connect()
