@@ -322,10 +322,14 @@ class ProducerCore:
         queues = self.queues.get(name) if name in self.cluster.topics else None
         newer = False
         while queues is None or (partition is not None and partition >= queues.count) or not queues.count:
-            left = deadline - monotonic()
-            if left <= 0 and queues is not None and newer:
-                raise KafkaTimeout(f"topic {name} has {queues.count} partitions, there is no partition {partition}")
-            yield WaitForTopic(name, max(0.0, left), newer)
+            try:
+                yield WaitForTopic(name, max(0.0, deadline - monotonic()), newer)
+            except KafkaTimeout:
+                if queues is None:
+                    raise
+                raise KafkaTimeout(
+                    f"topic {name} has {queues.count} partitions, there is no partition {partition}"
+                ) from None
             queues = self.queues.get(name)
             newer = True
         return queues

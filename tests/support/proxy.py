@@ -1,0 +1,110 @@
+"""A TCP proxy between a client and a broker that can be told to misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+
+class Proxy:
+    """Forwards connections to `target`, both ways.
+
+    `cut_after(n)`: each connection is cut after n more bytes of answers, in the middle of one if that is where it
+    falls, and only once per connection. `stall()` stops forwarding answers, `resume()` goes on. `drop_all()` cuts every
+    connection now.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._cut_after: int | None = None
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._closed = False
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def cut_after(self, size: int | None) -> None:
+        self._cut_after = size
+
+    def stall(self) -> None:
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
+
+    def drop_all(self) -> None:
+        for pair in self._pairs:
+            for side in pair:
+                _end(side)
+        self._pairs.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self._flowing.set()
+        self._listener.close()
+        self.drop_all()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(self.target, 5)
+            except OSError:
+                _end(client)
+                continue
+            self._pairs.append((client, broker))
+            threading.Thread(target=self._requests, args=(client, broker), daemon=True).start()
+            threading.Thread(target=self._answers, args=(broker, client), daemon=True).start()
+
+    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
+        try:
+            while data := client.recv(1 << 16):
+                broker.sendall(data)
+        except OSError:
+            pass
+        _end(broker)
+        _end(client)
+
+    def _answers(self, broker: socket.socket, client: socket.socket) -> None:
+        forwarded = 0
+        try:
+            while data := broker.recv(1 << 16):
+                while not self._flowing.wait(0.5):
+                    if self._closed:
+                        return
+                limit = self._cut_after
+                if limit is not None and forwarded + len(data) > limit:
+                    client.sendall(data[: max(0, limit - forwarded)])
+                    time.sleep(0.001)
+                    self.cuts += 1
+                    break
+                forwarded += len(data)
+                client.sendall(data)
+        except OSError:
+            pass
+        _end(broker)
+        _end(client)
+
+
+def _end(side: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        side.shutdown(socket.SHUT_RDWR)
+    side.close()
