@@ -1,3 +1,3 @@
-"""Stands in for the `cython` module where a file that can be compiled runs as plain Python and Cython is not installed."""
+"""Stands in for the `cython` module where a file that can be compiled runs as plain Python, without Cython."""
 
 compiled = False
