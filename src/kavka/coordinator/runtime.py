@@ -30,7 +30,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.operations import Journal, OnAppend, Outcome, TimerOperation, Timers
 from kavka.protocol.primitives import ProtocolError
 from kavka.records.batch import HEADER_SIZE, batches
-from kavka.records.builder import BatchBuilder
+from kavka.records.builder import BatchBuilder, plain_batch
 from kavka.records.control import end_marker, parse_end_marker
 from kavka.records.reader import batch_records
 from kavka.records.record import Record
@@ -248,11 +248,8 @@ class ShardHost(Generic[S]):
     def _write(self) -> None:
         records, waiters = self._records, self._waiters
         self._records, self._size, self._waiters = [], 0, []
-        builder = BatchBuilder(codec=self._runtime.codec)
-        now = self._runtime.clock.now_ms()
-        for key, value in records:
-            builder.append(Record(-1, now, key, value, ()))
-        self._write_batch(builder.build(), waiters)
+        runtime = self._runtime
+        self._write_batch(plain_batch(records, runtime.clock.now_ms(), runtime.codec), waiters)
 
     def _write_batch(self, batch: bytearray, waiters: list[Waiter]) -> None:
         partition = self.partition

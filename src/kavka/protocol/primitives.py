@@ -247,10 +247,16 @@ def read_compact_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int
 
 
 def read_compact_string(buf: Buffer, pos: int) -> tuple[str, int]:
-    value, pos = read_compact_nullable_string(buf, pos)
-    if value is None:
+    length = buf[pos]
+    pos += 1
+    if length > 127:
+        length, pos = long_string_length(buf, pos, length)
+    if length == 0:
         raise null_field("a string")
-    return value, pos
+    end = pos + length - 1
+    if end > len(buf):
+        raise truncated("a string", length - 1, len(buf) - pos)
+    return str(buf[pos:end], "utf-8"), end
 
 
 def pack_string(value: str) -> bytes:
@@ -339,7 +345,10 @@ def _count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
 
 
 def _compact_count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
-    count, pos = read_uvarint(buf, pos)
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = long_uvarint(buf, pos, count)
     count -= 1
     if smallest * count > len(buf) - pos:
         raise truncated("an array", smallest * count, len(buf) - pos)
@@ -363,6 +372,9 @@ def read_compact_nullable_array(buf: Buffer, pos: int, smallest: int, read: Deco
 
 def read_compact_array(buf: Buffer, pos: int, smallest: int, read: Decoder) -> tuple[list[Any], int]:
     count, pos = _compact_count(buf, pos, smallest)
+    if count == 1:
+        item, pos = read(buf, pos)
+        return [item], pos
     return _elements(buf, pos, count, read)
 
 

@@ -64,7 +64,7 @@ def validate_produce(
             magic == 2
             and length == size - 12
             and size <= rules.max_message_bytes
-            and rules.header_suffices
+            and (rules.header_suffices or not from_client)
             and not attributes & _UNUSUAL_ATTRIBUTES
             and (codec == rules.codec or rules.codec is None)
             and (codec < _ZSTD or (codec == _ZSTD and api_version >= 7))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import LOG_APPEND_TIME, batches, rewrite_crc
-from kavka.records.builder import BatchBuilder, legacy_message
+from kavka.records.builder import BatchBuilder, legacy_message, plain_batch
 from kavka.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 from kavka.records.reader import batch_records, read_records
 from kavka.records.record import Record
@@ -27,6 +27,22 @@ def test_what_is_built_is_read_as_it_was(magic: int, codec: int, data: st.DataOb
     expected = [record._replace(offset=base + i) for i, record in enumerate(records)]
     assert list(read_records(batch)) == expected
     assert list(read_records(memoryview(bytes(batch)))) == expected
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+@given(
+    records=st.lists(
+        st.tuples(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=300)), min_size=1, max_size=200
+    )
+)
+@settings(max_examples=40)
+def test_a_plain_batch_is_what_a_builder_makes_of_the_same_records(
+    codec: int, records: list[tuple[bytes | None, bytes | None]]
+) -> None:
+    builder = BatchBuilder(codec=codec)
+    for key, value in records:
+        builder.append(Record(-1, TIME, key, value, ()))
+    assert plain_batch(records, TIME, codec) == builder.build()
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)

@@ -252,6 +252,15 @@ def test_a_coordinator_s_records_need_no_keys() -> None:
     assert check(built(simple(2, key=None)), COMPACTED, from_client=False).count == 2
 
 
+def test_a_coordinator_s_batch_takes_the_fast_path_also_on_a_compacted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = built(simple(3))
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    refused(damaged, ErrorCode.CORRUPT_MESSAGE, COMPACTED, from_client=False)
+    monkeypatch.setattr(validate, "normalise_produce", None)
+    assert check(data, COMPACTED, from_client=False).count == 3
+
+
 # --- codecs
 
 

@@ -13,6 +13,7 @@ retention time of its own), key 2 with value 3. Read are all.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -40,6 +41,8 @@ _pack_value_head = Struct(">hqiB").pack
 _pack_timestamp = Struct(">qB").pack
 _pack_timestamp_and_id = Struct(">qBBB16s").pack
 _ONE_BYTE_UVARINT = 128
+# Groups commit to the same partitions again and again.
+_REMEMBERED_KEYS = 16_384
 
 
 class CommittedOffset(NamedTuple):
@@ -70,11 +73,11 @@ class GroupRecord(NamedTuple):
 Encoded = tuple[bytes, bytes | None]
 
 
-def encode_offset(record: OffsetRecord) -> Encoded:
-    group, topic, partition, committed = record
+@lru_cache(_REMEMBERED_KEYS)
+def _offset_key(group: str, topic: str, partition: int) -> bytes:
     name = group.encode()
     topic_name = topic.encode()
-    key = b"".join(
+    return b"".join(
         (
             _pack_key_head(OFFSET_COMMIT_KEY, len(name)),
             name,
@@ -83,6 +86,11 @@ def encode_offset(record: OffsetRecord) -> Encoded:
             _pack_partition(partition),
         )
     )
+
+
+def encode_offset(record: OffsetRecord) -> Encoded:
+    group, topic, partition, committed = record
+    key = _offset_key(group, topic, partition)
     if committed is None:
         return key, None
     offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
