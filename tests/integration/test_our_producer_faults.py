@@ -62,30 +62,36 @@ def behind_proxy(target_name: str, tmp_path: Path) -> Iterator[tuple[Proxy, Targ
 def test_a_broker_killed_and_started_again_under_load_loses_nothing_and_doubles_nothing(
     own_broker: Target, topic: str
 ) -> None:
-    count = 40_000
-    with Producer(bootstrap_servers=own_broker.bootstrap_servers, delivery_timeout_ms=120_000) as producer:
-        producer.send(topic, b"warm").get(30)
-        errors: list[BaseException] = []
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    settings = {"delivery_timeout_ms": 120_000, "batch_size": 2000, "batch_max_bytes": 0, "linger_ms": 0}
+    with Producer(bootstrap_servers=own_broker.bootstrap_servers, **settings) as producer:
+        producer.send(topic, b"0").get(30)
 
-        def work() -> None:
-            for i in range(count):
-                producer.send(
-                    topic, b"%d" % i, callback=lambda metadata, error: errors.append(error) if error else None
-                )
-                if i % 500 == 0:
-                    time.sleep(0.02)
+        def work() -> int:
+            count = 1
+            while not stop.is_set():
+                for _ in range(100):
+                    producer.send(
+                        topic, b"%d" % count, callback=lambda metadata, error: errors.append(error) if error else None
+                    )
+                    count += 1
+                time.sleep(0.002)
+            return count
 
         sending = in_thread(work)
-        for _ in range(3):
-            time.sleep(0.3)
+        kills = 0
+        while kills < 3 or (kills < 20 and not producer.metrics()["record-retry-total"]):
+            time.sleep(0.2)
             own_broker.kill()
-            time.sleep(0.1)
             own_broker.start()
-        sending.result(120)
+            kills += 1
+        stop.set()
+        count = sending.result(120)
         producer.flush(120)
         assert errors == []
         assert producer.metrics()["record-retry-total"] > 0
-    assert read_values(own_broker.bootstrap_servers, topic) == [b"warm", *(b"%d" % i for i in range(count))]
+    assert read_values(own_broker.bootstrap_servers, topic) == [b"%d" % i for i in range(count)]
 
 
 def test_transactions_survive_a_broker_killed_under_them(own_broker: Target, topic: str) -> None:

@@ -1,0 +1,428 @@
+"""Our admin client against a real broker: Kavka by default, Apache Kafka with --target."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+import kavka.aio
+from kavka import (
+    Admin,
+    AlterConfigOp,
+    ConfigResource,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeout,
+    NewPartitions,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetSpec,
+    Producer,
+    TopicPartition,
+)
+from kavka.client.admin import AdminError
+from kavka.client.admin.types import (
+    AbortTransactionSpec,
+    ConfigSource,
+    ElectionType,
+    MemberToRemove,
+    OpType,
+    TopicPartitionReplica,
+)
+from kavka.client.errors import ClientClosed, UnsupportedVersion
+from tests.support.reading import read_values
+from tests.support.targets import Target
+
+
+@pytest.fixture(scope="module")
+def admin(target: Target) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as made:
+        yield made
+
+
+def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
+    """What a cluster does after it has answered: the last result, true or not."""
+    deadline = time.monotonic() + timeout
+    while not (found := check()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def fill(target: Target, topic: str, count: int, partition: int = 0) -> None:
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for i in range(count):
+            producer.send(topic, b"%d" % i, partition=partition, timestamp=1000 + i)
+
+
+# --- topics
+
+
+def test_topics_are_created_listed_described_and_deleted(admin: Admin, topic: str) -> None:
+    other = f"{topic}-other"
+    made = admin.create_topics([NewTopic(topic, 3, 1, configs={"retention.ms": 5000}), other])
+    assert made[topic].num_partitions == 3
+    assert made[topic].configs["retention.ms"] == "5000"
+    assert eventually(lambda: {topic, other} <= set(admin.list_topics()))
+    listing = admin.list_topics()[topic]
+    assert (listing.topic_id, listing.is_internal) == (made[topic].topic_id, False)
+
+    description = admin.describe_topics(topic)[topic]
+    assert [p.partition for p in description.partitions] == [0, 1, 2]
+    leader = description.partitions[0].leader
+    assert leader is not None
+    assert description.partitions[0].replicas == description.partitions[0].isr == (leader,)
+    assert admin.describe_topics([made[topic].topic_id])[made[topic].topic_id].name == topic
+
+    admin.delete_topics([topic])
+    admin.delete_topics(made[other].topic_id)
+    assert eventually(lambda: not {topic, other} & set(admin.list_topics()))
+
+
+def test_what_failed_and_what_was_done_are_told_apart(admin: Admin, topic: str) -> None:
+    admin.create_topics([topic])
+    with pytest.raises(AdminError) as caught:
+        admin.create_topics([topic, f"{topic}-new", "not/a/name"])
+    assert caught.value.errors[topic].code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert caught.value.errors["not/a/name"].code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert list(caught.value.results) == [f"{topic}-new"]
+    assert topic in str(caught.value)
+
+
+def test_nothing_is_made_when_it_is_only_validated(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)], validate_only=True)
+    assert topic not in admin.list_topics()
+    with pytest.raises(AdminError) as caught:
+        admin.create_topics([NewTopic(topic, 2, 1, configs={"retention.ms": "soon"})], validate_only=True)
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+
+
+def test_replicas_can_be_placed_by_hand(admin: Admin, topic: str) -> None:
+    broker = admin.describe_cluster().nodes[0].id
+    admin.create_topics([NewTopic(topic, replica_assignments={0: [broker], 1: [broker]})])
+    assert eventually(lambda: topic in admin.list_topics())
+    assert len(admin.describe_topics(topic)[topic].partitions) == 2
+    with pytest.raises(AdminError) as caught:
+        admin.create_topics([NewTopic(f"{topic}-2", 1, 77)])
+    assert caught.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_topic_that_is_not_there_is_said_so_at_once(admin: Admin, topic: str) -> None:
+    began = time.monotonic()
+    for call in (admin.describe_topics, admin.delete_topics):
+        with pytest.raises(AdminError) as caught:
+            call([topic])
+        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(AdminError) as caught:
+        admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()})
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert time.monotonic() - began < 5
+    assert topic not in admin.list_topics()
+
+
+def test_partitions_become_more_and_never_fewer(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    admin.create_partitions({topic: 4})
+    assert eventually(lambda: len(admin.describe_topics(topic)[topic].partitions) == 4)
+    admin.create_partitions({topic: NewPartitions(5, [[admin.describe_cluster().nodes[0].id]])})
+    for wrong in (3, 5):
+        with pytest.raises(AdminError) as caught:
+            admin.create_partitions({topic: wrong})
+        assert caught.value.code == ErrorCode.INVALID_PARTITIONS
+
+
+# --- settings
+
+
+def test_settings_are_described_and_changed_one_by_one(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1, configs={"retention.ms": "7777"})])
+    resource = ConfigResource.topic(topic)
+    found = eventually(lambda: admin.describe_configs(resource)[resource])
+    assert (found["retention.ms"].value, found["retention.ms"].source) == ("7777", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert found["cleanup.policy"].is_default
+
+    admin.incremental_alter_configs(
+        {
+            resource: [
+                AlterConfigOp("segment.bytes", "1048576"),
+                AlterConfigOp("cleanup.policy", "compact", OpType.APPEND),
+                AlterConfigOp.delete("retention.ms"),
+            ]
+        }
+    )
+    assert eventually(lambda: admin.describe_configs(resource)[resource]["segment.bytes"].value == "1048576")
+    found = admin.describe_configs(resource, include_synonyms=True, include_documentation=True)[resource]
+    assert found["cleanup.policy"].value == "delete,compact"
+    assert found["retention.ms"].value == "604800000"
+    assert found["segment.bytes"].synonyms[0].value == "1048576"
+    assert found["segment.bytes"].documentation
+
+    admin.incremental_alter_configs({resource: {"segment.bytes": None, "retention.ms": "1"}})
+    assert eventually(lambda: admin.describe_configs(resource)[resource]["retention.ms"].value == "1")
+    admin.alter_configs({resource: {"max.message.bytes": "2000"}})
+    assert eventually(lambda: admin.describe_configs(resource)[resource]["retention.ms"].value == "604800000")
+
+
+def test_a_wrong_setting_is_refused_with_the_brokers_words(admin: Admin, topic: str) -> None:
+    admin.create_topics([topic])
+    with pytest.raises(AdminError) as caught:
+        admin.incremental_alter_configs({ConfigResource.topic(topic): {"segment.bytes": "many"}})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert "segment.bytes" in str(caught.value)
+
+
+def test_a_brokers_settings_can_be_read(admin: Admin) -> None:
+    resource = ConfigResource.broker(admin.describe_cluster().nodes[0].id)
+    found = admin.describe_configs(resource)[resource]
+    assert found["log.dirs"].is_read_only
+    assert len(found) > 100
+
+
+# --- records and offsets
+
+
+def test_offsets_are_found_by_place_and_by_time(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    fill(target, topic, 10)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    def offset(spec: OffsetSpec) -> int:
+        return admin.list_offsets({first: spec})[first].offset
+
+    assert offset(OffsetSpec.earliest()) == 0
+    assert offset(OffsetSpec.latest()) == 10
+    assert offset(OffsetSpec.for_timestamp(1004)) == 4
+    assert offset(OffsetSpec.for_timestamp(5000)) == -1
+    assert admin.list_offsets({first: OffsetSpec.max_timestamp()})[first][:2] == (9, 1009)
+    both = admin.list_offsets(
+        {first: OffsetSpec.latest(), second: OffsetSpec.latest()}, isolation_level="read_committed"
+    )
+    assert [both[tp].offset for tp in (first, second)] == [10, 0]
+
+
+def test_records_before_an_offset_are_deleted(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    fill(target, topic, 10)
+    tp = TopicPartition(topic, 0)
+    assert admin.delete_records({tp: 4}) == {tp: 4}
+    assert admin.list_offsets({tp: OffsetSpec.earliest()})[tp].offset == 4
+    with pytest.raises(AdminError) as caught:
+        admin.delete_records({tp: 99})
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert admin.delete_records({tp: -1}) == {tp: 10}
+
+
+# --- the cluster
+
+
+def test_the_cluster_and_its_features_are_described(admin: Admin, target: Target) -> None:
+    cluster = admin.describe_cluster()
+    assert cluster.cluster_id
+    assert cluster.controller in cluster.nodes
+    assert f"{cluster.nodes[0].host}:{cluster.nodes[0].port}" == target.bootstrap_servers
+    assert isinstance(admin.describe_features().finalized, dict)
+
+
+def test_log_directories_say_what_is_in_them(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    fill(target, topic, 10)
+    broker = admin.describe_cluster().nodes[0].id
+    directories = admin.describe_log_dirs()[broker]
+    (path,) = directories
+    (replica,) = directories[path].replicas[TopicPartition(topic, 0)]
+    assert replica.size > 0
+    assert (replica.offset_lag, replica.is_future) == (0, False)
+    only = admin.describe_log_dirs([broker], [TopicPartition(topic, 0)])[broker][path].replicas
+    assert list(only) == [TopicPartition(topic, 0)]
+    admin.alter_replica_log_dirs({TopicPartitionReplica(topic, 0, broker): path})
+    with pytest.raises(AdminError) as caught:
+        admin.alter_replica_log_dirs({TopicPartitionReplica(topic, 0, broker): "/no/such/dir"})
+    assert caught.value.code == ErrorCode.LOG_DIR_NOT_FOUND
+
+
+# --- groups
+
+
+def test_groups_are_listed_described_and_deleted(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    group = f"g-{topic}"
+    consumer = Consumer(
+        {
+            "bootstrap.servers": target.bootstrap_servers,
+            "group.id": group,
+            "client.id": "tester",
+            "session.timeout.ms": 10000,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        assert eventually(lambda: consumer.poll(0.1) or consumer.assignment())
+        description = admin.describe_consumer_groups(group)[group]
+        assert (description.state, description.type, description.protocol_type) == ("Stable", "classic", "consumer")
+        (member,) = description.members
+        assert member.client_id == "tester"
+        assert member.assignment == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+        assert member.subscribed_topics == (topic,)
+        assert group in [listed.group_id for listed in admin.list_consumer_groups(states=["Stable"])]
+        assert group not in [listed.group_id for listed in admin.list_consumer_groups(states=["Empty"])]
+        with pytest.raises(AdminError) as caught:
+            admin.delete_consumer_groups([group])
+        assert caught.value.code == ErrorCode.NON_EMPTY_GROUP
+        with pytest.raises(AdminError) as failed:
+            admin.remove_members_from_consumer_group(group, [MemberToRemove(member_id="nobody")])
+        assert failed.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+    finally:
+        consumer.close()
+    assert eventually(lambda: admin.describe_consumer_groups(group)[group].state == "Empty")
+    admin.delete_consumer_groups(group)
+    assert group not in [listed.group_id for listed in admin.list_consumer_groups()]
+
+
+def test_all_members_can_be_thrown_out(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    group = f"g-{topic}"
+    consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": group})
+    consumer.subscribe([topic])
+    try:
+        assert eventually(lambda: consumer.poll(0.1) or consumer.assignment())
+        admin.remove_members_from_consumer_group(group)
+        assert eventually(lambda: not admin.describe_consumer_groups(group)[group].members)
+    finally:
+        consumer.close()
+
+
+def test_the_offsets_of_a_group_are_set_listed_and_deleted(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    group = f"g-{topic}"
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin.alter_consumer_group_offsets(group, {first: 5, second: OffsetAndMetadata(6, "a note", 0)})
+    assert admin.list_consumer_group_offsets(group) == {
+        first: OffsetAndMetadata(5),
+        second: OffsetAndMetadata(6, "a note", 0),
+    }
+    assert admin.list_consumer_group_offsets(group, [first]) == {first: OffsetAndMetadata(5)}
+    admin.delete_consumer_group_offsets(group, [first])
+    assert admin.list_consumer_group_offsets(group, [first, second])[first] is None
+    assert list(admin.list_consumer_group_offsets(group)) == [second]
+    with pytest.raises(KafkaError):
+        admin.alter_consumer_group_offsets(group, {TopicPartition(f"{topic}-none", 0): 1})
+
+
+def test_a_group_that_is_not_there(admin: Admin, topic: str) -> None:
+    with pytest.raises(AdminError) as caught:
+        admin.delete_consumer_groups([topic])
+    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert admin.list_consumer_group_offsets(topic) == {}
+
+
+# --- producers and transactions
+
+
+def test_producers_and_transactions_are_described(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    tp, name = TopicPartition(topic, 0), f"tx-{topic}"
+    with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.send(topic, b"x").get(30)
+        (state,) = admin.describe_producers([tp])[tp]
+        assert (state.last_sequence, state.current_transaction_start_offset) == (0, 0)
+        description = admin.describe_transactions(name)[name]
+        assert (description.state, description.producer_id) == ("Ongoing", state.producer_id)
+        assert description.partitions == {tp}
+        assert (name, state.producer_id, "Ongoing") in admin.list_transactions()
+        assert name in [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])]
+        assert name not in [t.transactional_id for t in admin.list_transactions(states=["Empty"])]
+        producer.commit_transaction(60)
+    with pytest.raises(AdminError) as caught:
+        admin.describe_transactions(f"{name}-none")
+    assert caught.value.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+def test_a_producer_can_be_shut_out(admin: Admin, target: Target, topic: str) -> None:
+    name = f"tx-{topic}"
+    with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.send(topic, b"x").get(30)
+        admin.fence_producers(name)
+        with pytest.raises(KafkaError):
+            producer.commit_transaction(60)
+    assert read_values(target.bootstrap_servers, topic, committed=True) == []
+
+
+def test_a_transaction_that_hangs_can_be_ended(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    tp = TopicPartition(topic, 0)
+    settings = {"bootstrap_servers": target.bootstrap_servers, "transactional_id": f"tx-{topic}"}
+    producer = Producer(**settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.send(topic, b"x").get(30)
+    (state,) = admin.describe_producers([tp])[tp]
+    admin.abort_transaction(AbortTransactionSpec(tp, state.producer_id, state.producer_epoch))
+    assert admin.list_offsets({tp: OffsetSpec.latest()}, isolation_level="read_committed")[tp].offset == 2
+    producer.close(5)
+
+
+# --- replicas
+
+
+def test_elections_and_reassignments(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    tp = TopicPartition(topic, 0)
+    try:
+        outcome = admin.elect_leaders(ElectionType.PREFERRED, [tp])
+        missing = None
+    except UnsupportedVersion as error:
+        missing = error
+    if missing is not None:
+        pytest.skip(f"not served yet: {missing}")
+    error = outcome[tp]
+    assert error is not None
+    assert error.code == ErrorCode.ELECTION_NOT_NEEDED
+    broker = admin.describe_cluster().nodes[0].id
+    admin.alter_partition_reassignments({tp: [broker]})
+    assert eventually(lambda: admin.list_partition_reassignments([tp]) == {})
+    with pytest.raises(AdminError) as caught:
+        admin.alter_partition_reassignments({tp: [broker, 99]})
+    assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+# --- the client itself
+
+
+def test_no_broker_is_a_timeout() -> None:
+    with Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=400) as admin:
+        began = time.monotonic()
+        with pytest.raises(KafkaTimeout):
+            admin.list_topics()
+        with pytest.raises(KafkaTimeout):
+            admin.describe_cluster(timeout=0.2)
+        assert time.monotonic() - began < 5
+
+
+def test_a_closed_client_says_so(target: Target) -> None:
+    admin = Admin(bootstrap_servers=target.bootstrap_servers)
+    admin.list_topics()
+    admin.close()
+    admin.close()
+    with pytest.raises(ClientClosed):
+        admin.list_topics()
+
+
+def test_the_asyncio_admin_does_the_same(target: Target, topic: str) -> None:
+    async def work() -> None:
+        async with kavka.aio.Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+            made = await admin.create_topics([NewTopic(topic, 2, 1)])
+            assert made[topic].num_partitions == 2
+            cluster, topics = await asyncio.gather(admin.describe_cluster(), admin.list_topics(list_internal=True))
+            assert cluster.nodes
+            assert topics
+            await admin.delete_topics(topic)
+
+    asyncio.run(work())
