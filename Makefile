@@ -17,7 +17,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast check bench gen docs clean
+.PHONY: help setup run test test-fast check compile bench gen docs clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3")'
@@ -25,6 +25,7 @@ help:
 	@echo 'make test       all checks and all tests'
 	@echo 'make test-fast  the tests that take no Java and no patience'
 	@echo 'make check      ruff, mypy, the layers, generated code'
+	@echo 'make compile    compile the hot parts of the clients in place (after each change of them again)'
 	@echo 'make bench      compare with Apache Kafka'
 	@echo 'make gen        write the protocol code again from schemas/'
 	@echo 'make docs       write the reference of the settings again'
@@ -52,6 +53,8 @@ test: check
 	@$(PY) -m tests.support.jars || test "$$CI" != true
 	$(PY) -m pytest --numprocesses auto tests/unit
 	$(PY) -m pytest tests/integration
+	KAVKA_FORM=compiled $(PY) -m pytest tests/unit/client tests/integration/test_our_producer.py \
+		tests/integration/test_our_consumer.py
 
 test-fast: $(DEV)
 	$(PY) -m pytest --numprocesses auto -m 'not slow and not java' tests
@@ -61,17 +64,23 @@ check: $(DEV)
 	$(PY) -m mypy
 	$(PY) tools/check_layers.py
 	$(PY) tools/generate_protocol.py --check
+	$(PY) tools/generate_blocking_admin.py --check
 	$(PY) tools/make_config_reference.py --check
 
-bench: $(DEV)
+compile: $(DEV)
+	KAVKA_COMPILE=1 $(PY) setup.py --quiet build_ext --inplace
+
+bench: compile
 	$(PY) -m bench $(ARGS)
 
 gen: $(DEV)
 	$(PY) tools/generate_protocol.py
+	$(PY) tools/generate_blocking_admin.py
 
 docs: $(DEV)
 	$(PY) tools/make_config_reference.py
 
 clean:
+	find src -name '*.so' -delete
 	rm -rf $(VENV) .cache build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
