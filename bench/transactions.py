@@ -1,4 +1,4 @@
-"""Transactions of Apache's Java producer, one after the other: begin, send 100 records, commit."""
+"""Transactions of Apache's Java producer: begin, send 100 records, commit; by one producer, and by several at once."""
 
 from __future__ import annotations
 
@@ -10,35 +10,54 @@ from tests.support.transactions import PROBE
 
 RECORDS = 100
 TRANSACTIONS = 500
+PRODUCERS = 8
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
-    cpu: dict[tuple[str, int], float] = {}
-    producers: dict[str, JavaClient] = {}
-
-    def once(side: Side, index: int) -> float:
-        before = side.cpu_seconds()
-        seconds = producers[side.name].call(
-            "perf", name="benchmark", topic="benchmark", transactions=TRANSACTIONS, records=RECORDS, size=RECORD_SIZE
-        )
-        cpu[side.name, index] = (side.cpu_seconds() - before) / TRANSACTIONS * 1000
-        return TRANSACTIONS / float(seconds)
-
+    clients: dict[str, JavaClient] = {}
     try:
         for name, side in sides.items():
             side.new_topic("benchmark")
-            producers[name] = producer = JavaClient(VERSION, side.bootstrap, source=PROBE, jvm=TOOL_JVM)
-            producer.call("open", name="benchmark")
-            producer.call("init", name="benchmark")
-            once(side, -1)
-        rates = in_pairs(sides, options.pairs, once, say="transactions/s")
+            clients[name] = client = JavaClient(VERSION, side.bootstrap, source=PROBE, jvm=TOOL_JVM)
+            for producer in _names(PRODUCERS):
+                client.call("open", name=producer)
+                client.call("init", name=producer)
+        return _rows(sides, clients, options, 1) + _rows(sides, clients, options, PRODUCERS)
     finally:
-        for producer in producers.values():
-            producer.close()
+        for client in clients.values():
+            client.close()
+
+
+def _names(producers: int) -> list[str]:
+    return [f"benchmark-{number}" for number in range(producers)]
+
+
+def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Options, producers: int) -> list[Row]:
+    cpu: dict[tuple[str, int], float] = {}
+    each = TRANSACTIONS // producers
+
+    def once(side: Side, index: int) -> float:
+        before = side.cpu_seconds()
+        seconds = clients[side.name].call(
+            "perf",
+            names=_names(producers),
+            topic="benchmark",
+            transactions=each,
+            records=RECORDS,
+            size=RECORD_SIZE,
+        )
+        cpu[side.name, index] = (side.cpu_seconds() - before) / (each * producers) * 1000
+        return each * producers / float(seconds)
+
+    for side in sides.values():
+        once(side, -1)
+    who = "one producer" if producers == 1 else f"{producers} producers at once"
+    rates = in_pairs(sides, options.pairs, once, say=f"transactions of {who}, per s")
     records = [(ours * RECORDS, theirs * RECORDS) for ours, theirs in rates]
     used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    what = f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, {who}"
     return [
-        Row(f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, one producer", "/s", rates, "≥ 1.0 ×", 1.0),
+        Row(what, "/s", rates, "≥ 1.0 ×", 1.0),
         Row("records in them", "records/s", records),
         Row("processor time of the broker for one of them", "ms", used),
     ]

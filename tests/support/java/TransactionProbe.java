@@ -12,6 +12,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
@@ -89,7 +91,7 @@ public final class TransactionProbe {
                 PRODUCERS.remove(name).close(Duration.ZERO);
                 return true;
             case "perf":
-                return perf(PRODUCERS.get(name), command);
+                return perf(command);
             default:
                 try (Admin admin = Admin.create(settings(command))) {
                     return admin(admin, command);
@@ -123,13 +125,27 @@ public final class TransactionProbe {
         return offsets;
     }
 
-    /** Transactions of some records each, one after the other; the seconds that they took. */
-    private static Object perf(KafkaProducer<byte[], byte[]> producer, JsonNode command) throws Exception {
+    /** Producers at once ("names"), each with transactions of some records, one after the other; the seconds it took. */
+    private static Object perf(JsonNode command) throws Exception {
+        ExecutorService threads = Executors.newCachedThreadPool();
+        List<Future<?>> running = new ArrayList<>();
+        long began = System.nanoTime();
+        for (JsonNode name : command.get("names")) {
+            KafkaProducer<byte[], byte[]> producer = PRODUCERS.get(name.asText());
+            running.add(threads.submit(() -> transactions(producer, command)));
+        }
+        threads.shutdown();
+        for (Future<?> one : running) {
+            one.get();
+        }
+        return (System.nanoTime() - began) / 1e9;
+    }
+
+    private static void transactions(KafkaProducer<byte[], byte[]> producer, JsonNode command) {
         String topic = command.get("topic").asText();
         int transactions = command.get("transactions").asInt();
         int records = command.get("records").asInt();
         byte[] value = new byte[command.path("size").asInt(100)];
-        long began = System.nanoTime();
         for (int i = 0; i < transactions; i++) {
             producer.beginTransaction();
             for (int n = 0; n < records; n++) {
@@ -137,7 +153,6 @@ public final class TransactionProbe {
             }
             producer.commitTransaction();
         }
-        return (System.nanoTime() - began) / 1e9;
     }
 
     private static Object admin(Admin admin, JsonNode command) throws Exception {
