@@ -57,5 +57,7 @@ class JavaProducer:
         self._call("close")
 
     def perf(self, topic: str, transactions: int, records: int, size: int = 100) -> float:
-        seconds: float = self._call("perf", topic=topic, transactions=transactions, records=records, size=size)
+        seconds: float = self._call(
+            "perf", names=[self.name], topic=topic, transactions=transactions, records=records, size=size
+        )
         return seconds
