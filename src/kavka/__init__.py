@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kavka.client.consumer.errors import RebalanceInProgress as RebalanceInProgress
     from kavka.client.consumer.errors import RecordDeserializationError as RecordDeserializationError
     from kavka.client.consumer.errors import Wakeup as Wakeup
+    from kavka.client.consumer.records import Records as Records
     from kavka.client.errors import KafkaTimeout as KafkaTimeout
     from kavka.client.errors import SerializationError as SerializationError
     from kavka.client.producer.producer import Producer as Producer
@@ -69,6 +70,7 @@ _WHERE = {
     "RebalanceListener": "kavka.client.consumer.arguments",
     "RecordDeserializationError": "kavka.client.consumer.errors",
     "RecordMetadata": "kavka.client.producer.record",
+    "Records": "kavka.client.consumer.records",
     "SerializationError": "kavka.client.errors",
     "TopicPartition": "kavka.common.types",
     "Wakeup": "kavka.client.consumer.errors",

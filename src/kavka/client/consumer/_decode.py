@@ -401,11 +401,19 @@ class Fetched:
                 HEADER.unpack_from(data, start)
             )
             self.last_offset = base_offset + delta
+            skip = attributes & 0x20 != 0
+            if self.aborted is not None and producer_id >= 0:
+                skip = self._is_aborted(producer_id, attributes, start + HEADER_SIZE, batch_end) or skip
             if self.last_offset < self.next_offset:
                 self.batch_end = batch_end
                 continue
             if self.check_crcs and crc32c(data[start + 21 : batch_end]) != crc:
                 raise corrupt(f"the checksum of the batch at offset {base_offset} does not match its bytes")
+            if skip or count == 0:
+                self.epoch = epoch
+                self.batch_end = batch_end
+                self.next_offset = self.last_offset + 1
+                continue
             body = data[start + HEADER_SIZE : batch_end]
             codec = attributes & 7
             if codec:
@@ -414,14 +422,8 @@ class Fetched:
                 body = bytes(body)
             if count < 0 or count * 7 > len(body):
                 raise corrupt(f"a batch of {len(body)} bytes says that it has {count} records")
-            skip = attributes & 0x20 != 0
-            if self.aborted is not None and producer_id >= 0:
-                skip = self._is_aborted(producer_id, attributes, body) or skip
             self.epoch = epoch
             self.batch_end = batch_end
-            if skip or count == 0:
-                self.next_offset = self.last_offset + 1
-                continue
             self.old = None
             self.body = body
             self.pos = 0
@@ -446,14 +448,15 @@ class Fetched:
             raise corrupt(f"a batch of {size} bytes")
         return (-1, 0) if size > left else (start + size, magic)
 
-    def _is_aborted(self, producer_id: int, attributes: int, body: Any) -> bool:
+    def _is_aborted(self, producer_id: int, attributes: int, body: int, end: int) -> bool:
+        """Also keeps track of whose transactions are to be left out; so it sees every batch, in order."""
         aborted = self.aborted or ()
         while self.next_aborted < len(aborted) and aborted[self.next_aborted][0] <= self.last_offset:
             self.aborting.add(aborted[self.next_aborted][1])
             self.next_aborted += 1
         if producer_id not in self.aborting or not attributes & 0x10:
             return False
-        if attributes & 0x20 and _control_type(bytes(body)) == 0:
+        if attributes & 0x20 and _control_type(bytes(self.data[body:end])) == 0:
             self.aborting.discard(producer_id)
         return True
 

@@ -20,6 +20,7 @@ from kavka.client.config import ClientConfig
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.classic import ClassicMember
 from kavka.client.consumer.coordinator import Coordinator, Offsets
+from kavka.client.consumer.errors import NoOffsetForPartition
 from kavka.client.consumer.fetcher import Fetcher
 from kavka.client.consumer.interceptors import Interceptors
 from kavka.client.consumer.member import Member
@@ -238,10 +239,17 @@ class ConsumerCore:
     def _raise_failure(self, ignore: tuple[type[BaseException], ...] = ()) -> None:
         while self._errors:
             error = self._errors.popleft()
-            if not isinstance(error, ignore):
+            if not isinstance(error, ignore) and not self._is_over(error):
                 # What is wrong may be so still.
                 self.attention = True
                 raise error
+
+    def _is_over(self, error: BaseException) -> bool:
+        """An offset that was missing, and that the program has given since."""
+        if not isinstance(error, NoOffsetForPartition):
+            return False
+        states = [self.subscriptions.partitions.get(tp) for tp in error.partitions]
+        return not any(state is not None and state.position < 0 and state.reset is None for state in states)
 
     async def _do_errands(self, deadline: float) -> None:
         while self._errand is not None or self._errands:
@@ -324,6 +332,7 @@ class ConsumerCore:
             self.commit_async(None, None)
         self.subscriptions.unsubscribe()
         self._follow_topics()
+        self.attention = True
         self._raise_failure(ignore=(KafkaError,))
 
     def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:

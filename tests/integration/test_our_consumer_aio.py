@@ -1,0 +1,198 @@
+"""Our consumer for asyncio against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from kavka import ConcurrentAccess, OffsetAndMetadata, TopicPartition, Wakeup
+from kavka.aio import Consumer
+from kavka.client.errors import ClientClosed, IllegalState
+from tests.support.our_consumer import GROUPS, fill, group_settings, make_topic, numbers
+from tests.support.targets import Target, start_target
+
+
+@pytest.fixture(scope="module")
+def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), GROUPS)
+    try:
+        yield broker.bootstrap_servers
+    finally:
+        broker.close()
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[Any]:
+    found: list[Any] = []
+    async with asyncio.timeout(timeout):
+        while len(found) < count:
+            found += await consumer.poll(0.2)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def assigned(servers: str, topic: str, **settings: Any) -> AsyncIterator[Consumer]:
+    async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", **settings) as consumer:
+        await consumer.assign([(topic, 0)])
+        yield consumer
+
+
+def test_a_group_is_read_with_async_for(servers: str, topic: str, protocol: str) -> None:
+    fill(servers, topic, numbers(100))
+    events: list[Any] = []
+
+    async def main() -> None:
+        async def on_assigned(partitions: set[TopicPartition]) -> None:
+            await asyncio.sleep(0.01)
+            events.append(("assigned", partitions))
+
+        settings = group_settings(protocol) | {"group_id": f"g-{topic}"}
+        async with Consumer(bootstrap_servers=servers, **settings) as consumer:
+            await consumer.subscribe(
+                [topic], on_assigned=on_assigned, on_revoked=lambda p: events.append(("revoked", p))
+            )
+            values = []
+            async for record in consumer:
+                values.append(record.value)
+                if len(values) == 60:
+                    break
+            assert values == numbers(60)
+            await consumer.commit_sync()
+            tp = TopicPartition(topic, 0)
+            assert (await consumer.committed([tp]))[tp] == OffsetAndMetadata(60, "", 0)
+            assert await consumer.position(tp) == 60
+            assert consumer.group_metadata().member_id
+        async with Consumer(bootstrap_servers=servers, **settings) as consumer:
+            await consumer.subscribe([topic])
+            assert [r.value for r in await read(consumer, 40)] == numbers(40, 60)
+
+    asyncio.run(main())
+    mine = {TopicPartition(topic, 0)}
+    assert events == [("assigned", mine), ("revoked", mine)]
+
+
+def test_all_calls_are_there(servers: str, topic: str) -> None:
+    fill(servers, topic, numbers(20))
+
+    async def main() -> None:
+        tp = TopicPartition(topic, 0)
+        async with assigned(servers, topic, group_id=f"g-{topic}") as consumer:
+            assert len(await read(consumer, 20)) == 20
+            await consumer.seek(tp, 5)
+            assert (await read(consumer, 1))[0].offset == 5
+            await consumer.seek_to_beginning()
+            assert await consumer.position(tp) == 0
+            await consumer.seek_to_end([tp])
+            assert await consumer.position(tp) == 20
+            assert await consumer.lag(tp) == 0
+            await consumer.pause([tp])
+            assert consumer.paused() == {tp}
+            await consumer.resume([tp])
+            assert await consumer.beginning_offsets([tp]) == {tp: 0}
+            assert await consumer.end_offsets([tp]) == {tp: 20}
+            assert (await consumer.offsets_for_times({tp: 0}))[tp].offset == 0  # type: ignore[union-attr]
+            assert topic in await consumer.list_topics()
+            assert len(await consumer.partitions_for(topic)) == 1
+            heard: list[Any] = []
+            await consumer.commit_async({tp: 3}, lambda offsets, error: heard.append((offsets, error)))
+            while not heard:
+                await consumer.poll(0.1)
+            assert heard == [({tp: OffsetAndMetadata(3)}, None)]
+            await consumer.seek(tp, 0)
+            batch = await consumer.poll_arrow(10)
+            assert batch is not None and batch["value"].to_pylist() == numbers(20)
+            assert consumer.metrics()["records-consumed-total"] >= 40
+            assert consumer.assignment() == {tp}
+            await consumer.unsubscribe()
+            with pytest.raises(IllegalState):
+                await consumer.poll()
+
+    asyncio.run(main())
+
+
+def test_a_poll_that_is_cancelled_loses_nothing(servers: str, topic: str, protocol: str) -> None:
+    async def main() -> None:
+        settings = group_settings(protocol) | {"group_id": f"g-{topic}"}
+        async with Consumer(bootstrap_servers=servers, **settings) as consumer:
+            await consumer.subscribe([topic])
+            for _ in range(30):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await consumer.poll(5)
+            await asyncio.to_thread(fill, servers, topic, numbers(300))
+            found: list[Any] = []
+            deadline = time.monotonic() + 30
+            while len(found) < 300 and time.monotonic() < deadline:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        found += await consumer.poll(5, max_records=7)
+            assert [r.value for r in found] == numbers(300)
+
+    asyncio.run(main())
+
+
+def test_two_polls_at_a_time_are_refused_and_wakeup_ends_one(servers: str, topic: str) -> None:
+    make_topic(servers, topic)
+
+    async def main() -> None:
+        async with assigned(servers, topic) as consumer:
+            waiting = asyncio.create_task(consumer.poll(30))
+            await asyncio.sleep(0.2)
+            with pytest.raises(ConcurrentAccess):
+                await consumer.poll()
+            # Other calls may be made meanwhile.
+            assert await consumer.position((topic, 0)) == 0
+            consumer.wakeup()
+            with pytest.raises(Wakeup):
+                await waiting
+            waiting = asyncio.create_task(consumer.poll(30))
+            await asyncio.sleep(0.1)
+            await consumer.close()
+            with pytest.raises(ClientClosed):
+                await waiting
+
+    asyncio.run(main())
+
+
+def test_one_that_is_not_started_says_so(topic: str) -> None:
+    async def main() -> None:
+        consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(IllegalState, match="not started"):
+            await consumer.assign([(topic, 0)])
+        await consumer.close()
+        with pytest.raises(ClientClosed):
+            await consumer.poll()
+
+    asyncio.run(main())
+
+
+def test_members_on_one_loop_share_a_topic(servers: str, topic: str, protocol: str) -> None:
+    make_topic(servers, topic, 4)
+
+    async def main() -> None:
+        settings = group_settings(protocol, "cooperative-sticky") | {"group_id": f"g-{topic}"}
+        found: list[Any] = []
+
+        async def member() -> None:
+            async with Consumer(bootstrap_servers=servers, **settings) as consumer:
+                await consumer.subscribe([topic])
+                while len(found) < 1000:
+                    found.extend(await consumer.poll(0.1))
+
+        members = [asyncio.create_task(member()) for _ in range(3)]
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(fill, servers, topic, numbers(1000))
+        async with asyncio.timeout(40):
+            await asyncio.gather(*members)
+        assert sorted(r.value for r in found) == sorted(numbers(1000))
+
+    asyncio.run(main())

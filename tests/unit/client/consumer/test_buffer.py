@@ -1,0 +1,242 @@
+"""The buffer between fetching and polling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kavka.client.consumer._decode import Fetched
+from kavka.client.consumer.buffer import FetchBuffer
+from kavka.client.consumer.errors import RecordDeserializationError
+from kavka.client.consumer.records import Records
+from kavka.client.consumer.subscription import PartitionState
+from kavka.client.consumer.unread import Unread
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition as TP
+from kavka.records.builder import BatchBuilder
+from kavka.records.record import Record
+
+
+class Setup:
+    def __init__(self, key: Any = None, value: Any = None) -> None:
+        self.room = 0
+        self.buffer = FetchBuffer(key, value, self._on_room)
+        self.states: dict[int, PartitionState] = {}
+
+    def _on_room(self) -> None:
+        self.room += 1
+
+    def state(self, partition: int) -> PartitionState:
+        if partition not in self.states:
+            self.states[partition] = PartitionState(TP("t", partition))
+            self.states[partition].seek(0)
+        return self.states[partition]
+
+    def fetch(self, partition: int, offset: int, *values: bytes, damage: bool = False) -> Fetched:
+        state = self.state(partition)
+        builder = BatchBuilder(base_offset=offset, leader_epoch=3)
+        for value in values:
+            builder.append(Record(timestamp=1, value=value))
+        data = bytearray(builder.build())
+        if damage:
+            data[-1] ^= 1
+        found = Fetched("t", partition, memoryview(data), offset, True, None, state, state.version)
+        state.fetched_bytes += found.size
+        self.buffer.append(found)
+        return found
+
+    def values(self, limit: int = 100) -> list[Any]:
+        return [record.value for record in Records(*self.buffer.take(limit))]
+
+
+def test_records_come_in_the_order_they_were_fetched_up_to_the_limit() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b", b"c")
+    setup.fetch(1, 5, b"d")
+    assert setup.values(2) == [b"a", b"b"]
+    assert setup.state(0).position == 2
+    assert setup.values() == [b"c", b"d"]
+    assert (setup.state(0).position, setup.state(1).position) == (3, 6)
+    assert setup.values() == []
+    assert not setup.buffer
+
+
+def test_what_to_commit_after_a_poll_comes_with_it() -> None:
+    setup = Setup()
+    setup.fetch(0, 4, b"a", b"b")
+    records = Records(*setup.buffer.take(1))
+    assert records.next_offsets == {TP("t", 0): (5, "", 3)}
+
+
+def test_what_was_fetched_before_a_seek_is_not_returned() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"old")
+    setup.state(0).seek(7)
+    setup.fetch(0, 7, b"new")
+    assert setup.values() == [b"new"]
+    assert setup.state(0).position == 8
+
+
+def test_a_seek_in_the_middle_of_a_fetch_drops_its_rest() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b")
+    assert setup.values(1) == [b"a"]
+    setup.state(0).seek(0)
+    assert setup.values() == []
+    assert setup.state(0).position == 0
+
+
+def test_a_paused_partition_waits_and_goes_on_in_order() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b")
+    setup.fetch(1, 0, b"x")
+    setup.fetch(0, 2, b"c")
+    assert setup.values(1) == [b"a"]
+    setup.state(0).paused = True
+    assert setup.values() == [b"x"]
+    assert setup.values() == []
+    setup.state(0).paused = False
+    setup.buffer.resume()
+    assert setup.values() == [b"b", b"c"]
+
+
+def test_a_partition_that_is_to_be_given_up_returns_nothing_more() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a")
+    setup.state(0).held = True
+    assert setup.values() == []
+    assert setup.state(0).position == 0
+
+
+def test_bytes_are_counted_and_room_is_told_once() -> None:
+    setup = Setup()
+    size = setup.fetch(0, 0, b"a", b"b").size
+    assert setup.state(0).buffered == size
+    setup.buffer.hungry = True
+    setup.values(1)
+    assert (setup.state(0).buffered, setup.room) == (size, 0)
+    setup.values()
+    assert (setup.state(0).buffered, setup.room, setup.buffer.hungry) == (0, 1, False)
+    assert (setup.buffer.records, setup.buffer.bytes) == (2, size)
+
+
+def test_what_cannot_be_read_is_raised_when_all_before_it_was_returned() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a")
+    setup.fetch(1, 0, b"evil", damage=True)
+    assert setup.values() == [b"a"]
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="t-1 at offset 0"):
+            setup.values()
+    setup.state(1).seek(1)
+    assert setup.values() == []
+
+
+def refuse_odd(topic: str, data: Any, headers: Any) -> int:
+    number = int(data)
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+def test_deserializers_make_keys_and_values() -> None:
+    setup = Setup(value=refuse_odd)
+    setup.fetch(0, 0, b"0", b"2")
+    assert setup.values() == [0, 2]
+
+
+def test_a_record_that_cannot_be_deserialised_is_raised_in_its_turn_until_somebody_seeks() -> None:
+    setup = Setup(value=refuse_odd)
+    setup.fetch(0, 0, b"0", b"2", b"3", b"4")
+    assert setup.values() == [0, 2]
+    assert setup.state(0).position == 2
+    for _ in range(2):
+        with pytest.raises(RecordDeserializationError, match="3 is odd") as caught:
+            setup.values()
+        error = caught.value
+        assert (error.topic_partition, error.offset, error.origin, error.value) == (TP("t", 0), 2, "value", b"3")
+    setup.state(0).seek(3)
+    setup.fetch(0, 3, b"4")
+    assert setup.values() == [4]
+
+
+def test_columns_begin_again_at_a_record_that_cannot_be_deserialised() -> None:
+    setup = Setup(value=refuse_odd)
+    setup.fetch(0, 0, b"0", b"1", b"2")
+    assert setup.values() == [0]
+    columns = setup.buffer.take_columns(100)
+    assert columns is not None and columns.rows == 2
+    assert setup.state(0).position == 3
+
+
+def test_columns_take_all_partitions_and_stop_at_what_cannot_be_read() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b")
+    setup.fetch(1, 0, b"c")
+    setup.fetch(0, 2, b"evil", damage=True)
+    columns = setup.buffer.take_columns(1 << 40)
+    assert columns is not None and columns.rows == 3
+    with pytest.raises(KafkaError, match="t-0 at offset 2"):
+        setup.buffer.take_columns(1 << 40)
+
+
+def test_columns_keep_to_a_limit() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b", b"c")
+    first = setup.buffer.take_columns(2)
+    second = setup.buffer.take_columns(2)
+    assert first is not None and second is not None
+    assert (first.rows, second.rows, setup.buffer.take_columns(2)) == (2, 1, None)
+
+
+# --- what an iteration has not given out
+
+
+def unread(*values: bytes) -> Unread:
+    setup = Setup()
+    setup.fetch(0, 0, *values)
+    setup.fetch(1, 0, *values)
+    rest = Unread()
+    rest.set(Records(*setup.buffer.take(100)))
+    return rest
+
+
+def test_an_iteration_that_is_left_goes_on_where_it_was() -> None:
+    rest = unread(b"a", b"b")
+    for record in rest:
+        assert record.value == b"a"
+        break
+    assert rest.first() == {TP("t", 0): 1, TP("t", 1): 0}
+    assert [r.value for r in rest] == [b"b", b"a", b"b"]
+    assert not rest and rest.first() == {}
+
+
+def test_the_rest_of_an_iteration_can_be_polled() -> None:
+    rest = unread(b"a", b"b")
+    next(iter(rest))
+    records = rest.take(2)
+    assert [(r.partition, r.value) for r in records] == [(0, b"b"), (1, b"a")]
+    assert records.next_offsets == {TP("t", 0): (2, "", 3), TP("t", 1): (1, "", 3)}
+    assert rest.first() == {TP("t", 1): 1}
+
+
+def test_partitions_can_be_dropped_from_the_rest() -> None:
+    rest = unread(b"a", b"b")
+    rest.drop([TP("t", 0)])
+    assert rest.first() == {TP("t", 1): 0}
+    rest.keep([TP("t", 5)])
+    assert not rest
+
+
+def test_records_know_partitions_and_topics() -> None:
+    setup = Setup()
+    setup.fetch(0, 0, b"a", b"b")
+    setup.fetch(1, 0, b"c")
+    records = Records(*setup.buffer.take(100))
+    assert (len(records), bool(records), records.partitions) == (3, True, {TP("t", 0), TP("t", 1)})
+    assert [r.value for r in records.by_partition()[TP("t", 0)]] == [b"a", b"b"]
+    assert [r.value for r in records.records("t")] == [b"a", b"b", b"c"]
+    assert [r.value for r in records.records(("t", 1))] == [b"c"]  # type: ignore[arg-type]
+    assert records.records("other") == [] and not Records()
+    assert repr(records) == "Records(t-0: 2, t-1: 1)"

@@ -1,0 +1,376 @@
+"""From the bytes of a fetch to records and to columns, in both forms."""
+
+from __future__ import annotations
+
+import pickle
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import LOG_APPEND_TIME, rewrite_crc
+from kavka.records.builder import BatchBuilder
+from kavka.records.control import end_marker
+from kavka.records.reader import read_records
+from kavka.records.record import Record
+from tests.support import forms
+
+TIME = 1_700_000_000_000
+_LOADED: dict[str, ModuleType] = {}
+
+
+def loaded(form: str) -> ModuleType:
+    if form not in _LOADED:
+        _LOADED[form] = forms.load("kavka.client.consumer._decode", form)
+    return _LOADED[form]
+
+
+@pytest.fixture(params=forms.FORMS)
+def hot(request: pytest.FixtureRequest) -> ModuleType:
+    return loaded(request.param)
+
+
+def batch(offset: int, *values: bytes | None, **settings: Any) -> bytes:
+    builder = BatchBuilder(base_offset=offset, **settings)
+    for index, value in enumerate(values):
+        builder.append(Record(timestamp=TIME + index, value=value))
+    return bytes(builder.build())
+
+
+def fetched(hot: Any, data: bytes, offset: int = 0, **settings: Any) -> Any:
+    return hot.Fetched("t", 0, memoryview(bytearray(data)), offset, **settings)
+
+
+def take(one: Any, limit: int = 1000) -> list[Any]:
+    out: list[Any] = []
+    one.take(out, limit)
+    return out
+
+
+def columns(hot: Any, one: Any, limit: int = 1 << 40) -> Any:
+    from kavka.client.consumer.arrow import record_batch
+
+    out = hot.Columns()
+    one.take_columns(out, limit)
+    return record_batch(out)
+
+
+records = st.builds(
+    Record,
+    timestamp=st.integers(0, 2**50),
+    key=st.none() | st.binary(max_size=200),
+    value=st.none() | st.binary(max_size=300),
+    headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple),
+)
+many_batches = st.lists(
+    st.tuples(st.lists(records, min_size=1, max_size=8), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=5
+)
+
+
+def build(batches: Any, magic: int = 2) -> tuple[bytes, list[Record]]:
+    data, expected, offset = b"", [], 5
+    for members, codec, gap in batches:
+        builder = BatchBuilder(magic, codec if magic == 2 else min(codec, 3), base_offset=offset)
+        for record in members:
+            if magic < 2:
+                record = record._replace(headers=(), timestamp=record.timestamp if magic else -1)
+            expected.append(record._replace(offset=offset))
+            builder.append(record._replace(offset=offset))
+            offset += 1
+        data += bytes(builder.build())
+        offset += gap
+    return data, expected
+
+
+def as_record(found: Any) -> Record:
+    return Record(found.offset, found.timestamp, found.key, found.value, found.headers)
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(batches=many_batches, limit=st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_all_that_was_written_is_read_in_any_portions(form: str, batches: Any, limit: int) -> None:
+    data, expected = build(batches)
+    one = fetched(loaded(form), data, 5)
+    found: list[Any] = []
+    while more := take(one, limit):
+        assert len(more) <= limit
+        found += more
+    assert one.exhausted
+    assert [as_record(r) for r in found] == expected
+    assert [(r.serialized_key_size, r.serialized_value_size) for r in found] == [
+        (-1 if r.key is None else len(r.key), -1 if r.value is None else len(r.value)) for r in expected
+    ]
+    assert one.next_offset == expected[-1].offset + 1
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("magic", [0, 1])
+@given(batches=many_batches)
+@settings(max_examples=25, deadline=None)
+def test_old_formats_are_read_too(form: str, magic: int, batches: Any) -> None:
+    data, expected = build(batches, magic)
+    one = fetched(loaded(form), data, 5)
+    found = take(one, 2) + take(one, 10_000)
+    assert [as_record(r) for r in found] == expected
+    assert {r.timestamp_type for r in found} == {-1 if magic == 0 else 0}
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(batches=many_batches, limit=st.integers(1, 9), magic=st.sampled_from([2, 2, 2, 1, 0]))
+@settings(max_examples=60, deadline=None)
+def test_columns_have_what_records_have(form: str, batches: Any, limit: int, magic: int) -> None:
+    hot = loaded(form)
+    data, expected = build(batches, magic)
+    one = fetched(hot, data, 5)
+    rows: list[dict[str, Any]] = []
+    times: list[int] = []
+    while not one.exhausted:
+        found = columns(hot, one, limit)
+        found.validate(full=True)
+        times += found["timestamp"].cast("int64").to_pylist()
+        rows += found.drop_columns("timestamp").to_pylist()
+    assert [(r["offset"], r["key"], r["value"]) for r in rows] == [(r.offset, r.key, r.value) for r in expected]
+    assert times == [r.timestamp for r in expected]
+    assert {(r["topic"], r["partition"]) for r in rows} == {("t", 0)}
+    assert [r["headers"] for r in rows] == [
+        [{"key": k, "value": v} for k, v in r.headers] if r.headers else None for r in expected
+    ]
+
+
+def test_one_set_of_columns_takes_several_partitions(hot: ModuleType) -> None:
+    from kavka.client.consumer.arrow import record_batch
+
+    out = hot.Columns()
+    for partition, topic in enumerate(("a", "b", "a")):
+        one = hot.Fetched(topic, partition, memoryview(batch(0, b"x", None)), 0)
+        assert one.take_columns(out, 100) == 2
+    found = record_batch(out)
+    found.validate(full=True)
+    assert found["topic"].to_pylist() == ["a", "a", "b", "b", "a", "a"]
+    assert found["partition"].to_pylist() == [0, 0, 1, 1, 2, 2]
+    assert found["value"].to_pylist() == [b"x", None] * 3
+    assert found["key"].null_count == 6
+
+
+def test_records_before_the_offset_asked_for_are_left_out(hot: ModuleType) -> None:
+    data = batch(0, b"0", b"1", b"2") + batch(3, b"3", b"4", b"5")
+    assert [r.value for r in take(fetched(hot, data, 4))] == [b"4", b"5"]
+    one = fetched(hot, data, 4)
+    assert [r.value for r in take(one, 1)] == [b"4"]
+    assert one.next_offset == 5
+    assert columns(hot, fetched(hot, data, 1))["value"].to_pylist() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_batch_that_is_cut_off_waits_for_the_next_fetch(hot: ModuleType) -> None:
+    data = batch(0, b"a") + batch(1, b"b")
+    for cut in range(len(data) - 1, len(batch(0, b"a")), -7):
+        one = fetched(hot, data[:cut])
+        assert [r.value for r in take(one)] == [b"a"]
+        assert (one.next_offset, one.exhausted) == (1, True)
+        assert hot.end_of_batches(memoryview(data[:cut])) == (1, -1, len(batch(0, b"a")))
+
+
+def test_offsets_that_compaction_took_away_are_passed_over(hot: ModuleType) -> None:
+    builder = BatchBuilder(base_offset=10)
+    for offset in (10, 13, 19):
+        builder.append(Record(offset=offset, timestamp=TIME, value=b"%d" % offset))
+    one = fetched(hot, bytes(builder.build()), 12)
+    assert [r.offset for r in take(one)] == [13, 19]
+    assert one.next_offset == 20
+
+
+def test_the_position_after_a_batch_is_its_last_offset_even_if_that_record_is_gone(hot: ModuleType) -> None:
+    data = bytearray(batch(0, b"a", b"b"))
+    data[23:27] = (9).to_bytes(4, "big")
+    rewrite_crc(data)
+    one = fetched(hot, bytes(data))
+    assert len(take(one)) == 2
+    assert one.next_offset == 10
+    assert hot.end_of_batches(memoryview(data)) == (10, -1, len(data))
+
+
+def test_the_time_of_the_append_is_that_of_all_records(hot: ModuleType) -> None:
+    data = batch(0, b"a", b"b", timestamp_type=LOG_APPEND_TIME, append_time=77)
+    assert [(r.timestamp, r.timestamp_type) for r in take(fetched(hot, data))] == [(77, 1), (77, 1)]
+    assert columns(hot, fetched(hot, data))["timestamp_type"].to_pylist() == [1, 1]
+
+
+def test_the_leader_epoch_comes_with_the_records(hot: ModuleType) -> None:
+    one = fetched(hot, batch(0, b"a", leader_epoch=7))
+    assert take(one)[0].leader_epoch == 7
+    assert one.epoch == 7
+    assert hot.end_of_batches(memoryview(batch(0, b"a", leader_epoch=7)))[1] == 7
+
+
+# --- transactions
+
+
+def transaction(offset: int, producer: int, *values: bytes) -> bytes:
+    settings = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    return batch(offset, *values, **settings)
+
+
+def marker(offset: int, producer: int, commit: bool) -> bytes:
+    return bytes(end_marker(commit, producer, 0, 0, TIME, base_offset=offset))
+
+
+LOG = (
+    transaction(0, 1, b"lost", b"lost too")
+    + transaction(2, 2, b"kept")
+    + marker(3, 1, False)
+    + transaction(4, 1, b"second try")
+    + marker(5, 2, True)
+    + marker(6, 1, True)
+    + batch(7, b"plain")
+)
+
+
+def test_read_committed_leaves_out_what_was_aborted_until_its_marker(hot: ModuleType) -> None:
+    one = fetched(hot, LOG, aborted=[(0, 1)])
+    assert [r.value for r in take(one)] == [b"kept", b"second try", b"plain"]
+    assert one.next_offset == 8
+    assert columns(hot, fetched(hot, LOG, aborted=[(0, 1)]))["offset"].to_pylist() == [2, 4, 7]
+
+
+def test_read_uncommitted_has_everything_but_markers(hot: ModuleType) -> None:
+    assert [r.offset for r in take(fetched(hot, LOG))] == [0, 1, 2, 4, 7]
+
+
+def test_the_position_moves_over_markers_and_aborted_records_at_the_end(hot: ModuleType) -> None:
+    one = fetched(hot, transaction(0, 1, b"x") + marker(1, 1, False), aborted=[(0, 1)])
+    assert take(one) == []
+    assert (one.next_offset, one.exhausted) == (2, True)
+
+
+# --- what cannot be read
+
+
+def test_a_wrong_checksum_is_told_where_it_is_and_again_when_asked_again(hot: ModuleType) -> None:
+    data = bytearray(batch(0, b"good") + batch(1, b"evil"))
+    data[-1] ^= 1
+    one = fetched(hot, bytes(data))
+    assert [r.value for r in take(one)] == [b"good"]
+    for _ in range(2):
+        with pytest.raises(KafkaError, match=r"t-0 at offset 1: .*checksum.*seek past") as caught:
+            take(one)
+        assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert one.next_offset == 1
+
+
+def test_checksums_are_not_looked_at_when_that_is_not_wanted(hot: ModuleType) -> None:
+    data = bytearray(batch(0, b"good"))
+    data[17] ^= 255
+    assert len(take(fetched(hot, bytes(data), check_crcs=False))) == 1
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(position=st.integers(61, 140), value=st.integers(0, 255))
+@settings(max_examples=200, deadline=None)
+def test_bytes_that_lie_are_an_error_or_other_records_but_never_worse(form: str, position: int, value: int) -> None:
+    hot = loaded(form)
+    data = bytearray(batch(0, b"a" * 30, b"b" * 30, b"c" * 10))
+    position = min(position, len(data) - 1)
+    data[position] = value
+    outcomes = []
+    for go in (lambda f: [as_record(r) for r in take(f)], lambda f: columns(hot, f).num_rows):
+        try:
+            result = go(fetched(hot, bytes(data), check_crcs=False))
+            outcomes.append(len(result) if isinstance(result, list) else result)
+        except KafkaError as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE
+            outcomes.append(-1)
+    # Headers are only looked at when they are asked for.
+    assert outcomes[0] in (outcomes[1], -1) or outcomes[1] == -1
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(position=st.integers(61, 140), value=st.integers(0, 255))
+@settings(max_examples=200, deadline=None)
+def test_what_the_broker_would_refuse_is_refused(form: str, position: int, value: int) -> None:
+    """Both forms agree with the reader of the records layer on any single byte that is wrong."""
+    data = bytearray(batch(0, b"a" * 30, b"b" * 30, b"c" * 10))
+    data[min(position, len(data) - 1)] = value
+    try:
+        expected: list[Record] | None = list(read_records(bytes(data), verify_crc=False))
+    except KafkaError:
+        expected = None
+    try:
+        out: list[Any] = []
+        one = fetched(loaded(form), bytes(data), check_crcs=False)
+        one.take(out, 100)
+        found: list[Record] | None = [as_record(r) for r in out]
+    except KafkaError:
+        found = None
+    if expected is None:
+        # A lying offset may put a record before those that were asked for.
+        assert found is None or len(found) < 3
+    else:
+        assert found == [r for r in expected if r.offset >= 0]
+
+
+@pytest.mark.parametrize("cut", [1, 8, 20, 59])
+def test_a_batch_shorter_than_a_header_is_an_error(hot: ModuleType, cut: int) -> None:
+    data = bytearray(batch(0, b"a"))
+    data[8:12] = (61 - 12 - cut).to_bytes(4, "big", signed=True)
+    with pytest.raises(KafkaError, match="a batch of"):
+        take(fetched(hot, bytes(data)))
+
+
+def test_a_count_that_lies_is_an_error(hot: ModuleType) -> None:
+    for count in (3, 1, 1_000_000_000, -1):
+        data = bytearray(batch(0, b"a", b"b"))
+        data[57:61] = count.to_bytes(4, "big", signed=True)
+        with pytest.raises(KafkaError):
+            take(fetched(hot, bytes(data), check_crcs=False))
+
+
+def test_going_back_reads_the_same_records_again(hot: ModuleType) -> None:
+    one = fetched(hot, LOG, aborted=[(0, 1)])
+    first = take(one)
+    one.rewind(4)
+    assert take(one) == first[1:]
+
+
+# --- the record
+
+
+def test_a_record_is_a_value(hot: ModuleType) -> None:
+    make = hot.ConsumerRecord
+    record = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
+    same = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
+    assert record == same and hash(record) == hash(same)
+    assert record != make("t", 1, 2, b"k", b"other", timestamp=3, headers=[("h", b"1")])
+    assert record != "something else"
+    assert record.headers == (("h", b"1"),)
+    assert "offset=2" in repr(record) and "b'v'" in repr(record)
+
+
+def test_records_can_be_pickled() -> None:
+    from kavka.client.consumer._decode import ConsumerRecord
+
+    record = ConsumerRecord("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", None)])
+    assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_headers_are_read_when_they_are_asked_for(hot: ModuleType) -> None:
+    builder = BatchBuilder()
+    builder.append(Record(timestamp=TIME, value=b"v", headers=(("é", b"1"), ("é", None))))
+    record = take(fetched(hot, bytes(builder.build())))[0]
+    assert record.headers == (("é", b"1"), ("é", None))
+    assert record.headers is record.headers
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=5))
+def test_headers_come_back_as_they_were_written(headers: Any) -> None:
+    hot = loaded(forms.PLAIN)
+    assert hot.parse_headers(hot.write_headers(headers)) == tuple(headers)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02", b"\x02\x02a", b"\x04\x02a\x01", b"\x00\x00", b"\x01"])
+def test_headers_that_lie_are_an_error(hot: ModuleType, data: bytes) -> None:
+    with pytest.raises(KafkaError):
+        hot.parse_headers(data)
