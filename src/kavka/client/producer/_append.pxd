@@ -104,12 +104,21 @@ cdef class Batch:
     cpdef bint add_waiter(self, waiter) except -1
 
 
+# Not seen by the garbage collector: its one reference is to its batch, which lets go of its futures when it is done.
+@cython.no_gc
 @cython.freelist(256)
 cdef class RecordFuture:
     cdef public Batch batch
     cdef public long index
     cdef public long long timestamp
     cdef public Py_ssize_t key_size, value_size
+
+    cpdef Batch _settle(self)
+    cpdef metadata(self)
+
+
+@cython.locals(i=Py_ssize_t, count=Py_ssize_t, future=RecordFuture, batch=Batch)
+cpdef call_back(list entries, on_error)
 
 
 cdef class PartitionQueue:

@@ -34,6 +34,8 @@ MAX_POOL = 16 * 1024 * 1024
 RECORD_OVERHEAD = 36
 SMALL = 2048
 
+# The constructor of a named tuple, without the check of its arguments' names.
+make_tuple = tuple.__new__
 monotonic = time.monotonic
 wall_clock = time.time
 
@@ -149,6 +151,7 @@ class Batch:
         self.log_append_time = -1
         self.error: Any = None
         self.record_errors: Any = None
+        # Futures and callbacks in turn.
         self.entries: Any = None
         self.waiters: Any = None
         self.parts: Any = None
@@ -235,13 +238,16 @@ class RecordFuture:
         """RecordMetadata of one that is done without an error."""
         batch = self._settle()
         queue = batch.queue
-        return RecordMetadata(
-            queue.topic,
-            queue.partition,
-            batch.base_offset + self.index if batch.base_offset >= 0 else -1,
-            batch.log_append_time if batch.log_append_time >= 0 else self.timestamp,
-            self.key_size,
-            self.value_size,
+        return make_tuple(
+            RecordMetadata,
+            (
+                queue.topic,
+                queue.partition,
+                batch.base_offset + self.index if batch.base_offset >= 0 else -1,
+                batch.log_append_time if batch.log_append_time >= 0 else self.timestamp,
+                self.key_size,
+                self.value_size,
+            ),
         )
 
     def outcome(self) -> Any:
@@ -302,7 +308,8 @@ class RecordFuture:
                 if not batch.done:
                     if batch.entries is None:
                         batch.entries = []
-                    batch.entries.append((self, callback))
+                    batch.entries.append(self)
+                    batch.entries.append(callback)
                     return self
         metadata, error = self.outcome()
         callback(metadata, error)
@@ -322,6 +329,25 @@ class RecordFuture:
 
     def __await__(self) -> Any:
         return _await_record(self).__await__()
+
+
+def call_back(entries: list[Any], on_error: Any) -> None:
+    """The callbacks of a batch that is done: `entries` are futures and callbacks in turn, in the order of the records.
+    What one raises goes to `on_error`, and the next is called."""
+    i = 0
+    count = len(entries)
+    while i < count:
+        future: RecordFuture = entries[i]
+        callback = entries[i + 1]
+        i += 2
+        try:
+            batch = future._settle()
+            if batch.error is None:
+                callback(future.metadata(), None)
+            else:
+                callback(None, future.outcome()[1])
+        except Exception as error:
+            on_error(error)
 
 
 class _OnSuccess:
@@ -546,7 +572,8 @@ class Accumulator:
             if callback is not None:
                 if batch.entries is None:
                     batch.entries = []
-                batch.entries.append((future, callback))
+                batch.entries.append(future)
+                batch.entries.append(callback)
             if self.awake:
                 wake = False
             elif wake or batch.size >= queue.target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kavka.client.producer._append import HEADER_SIZE, RECORD_OVERHEAD, Accumulator, Batch
+from kavka.client.producer._append import HEADER_SIZE, RECORD_OVERHEAD, Accumulator, Batch, call_back
 from kavka.client.producer.encoding import encoded_headers, records_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Completion:
         for waiter in waiters:
             waiter()
         if entries is not None:
-            call_back(entries)
+            call_back(entries, _say)
 
     def shrink(self, batch: Batch, size: int) -> None:
         """After compression: the records as they were are not needed any more."""
@@ -116,20 +116,15 @@ class Completion:
             batch.charged = 0
             entries, batch.entries = batch.entries, None
             waiters, batch.waiters = batch.waiters, None
-            for future, callback in entries or ():
-                part = future._settle()
+            for i in range(0, len(entries or ()), 2):
+                part = entries[i]._settle()
                 if part.entries is None:
                     part.entries = []
-                part.entries.append((future, callback))
+                part.entries += entries[i : i + 2]
         for waiter in waiters or ():
             waiter()
         return [part for _, part in parts]
 
 
-def call_back(entries: list[tuple[Any, Any]]) -> None:
-    for future, callback in entries:
-        try:
-            metadata, error = future.outcome()
-            callback(metadata, error)
-        except Exception:
-            log.exception("A callback of the producer failed")
+def _say(error: Exception) -> None:
+    log.error("A callback of the producer failed", exc_info=error)

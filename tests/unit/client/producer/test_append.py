@@ -289,8 +289,7 @@ def test_an_error_is_raised_by_get_and_given_to_callbacks(hot: Any) -> None:
     with pytest.raises(ValueError, match="no"):
         future.get(0)
     assert future.failed()
-    for entry, callback in setup.queue.batches[0].entries:
-        callback(*entry.outcome())
+    hot.call_back(setup.queue.batches[0].entries, called.append)
     assert called == [(None, error)]
     future.add_errback(called.append).add_callback(called.append).add_done_callback(called.append)
     assert called[1:] == [error, future]
