@@ -353,4 +353,5 @@ class ModernMember(Member):
         self.host.assignment_changed()
         if self._target is None:
             self._hurry()
-        await self._tell(ASSIGNED, new)
+        if gone or new:
+            await self._tell(ASSIGNED, new)
