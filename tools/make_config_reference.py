@@ -1,6 +1,7 @@
-"""Write docs/configuration.md, the reference of all settings, from the tables in src/kavka/common.
+"""Write the references of all settings from the tables: docs/configuration.md of topics and brokers (src/kavka/common),
+docs/client-configuration.md of the clients (src/kavka/client).
 
-With --check nothing is written; it fails when the file differs from what the tables give.
+With --check nothing is written; it fails when a file differs from what the tables give.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from kavka.client.admin_config import ADMIN_CONFIGS
+from kavka.client.config import COMMON
+from kavka.client.consumer_config import CONSUMER_ALIASES, CONSUMER_CONFIGS
+from kavka.client.producer_config import PRODUCER_ALIASES, PRODUCER_CONFIGS
 from kavka.common.broker_config import GENERAL_CONFIGS, SINGLE_NODE_DEFAULTS
 from kavka.common.broker_config_groups import GROUP_CONFIGS
 from kavka.common.broker_config_log import LOG_CONFIGS
@@ -16,7 +21,7 @@ from kavka.common.broker_config_security import SECURITY_CONFIGS
 from kavka.common.config import LATER, ConfigKey
 from kavka.common.topic_config import TOPIC_CONFIGS
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 INTRODUCTION = """# Settings
 
@@ -87,16 +92,50 @@ def render() -> str:
     return "\n".join(parts)
 
 
+CLIENTS = """# Settings of the clients
+
+All names are Kafka's, but for those that say *our own*. This page is written by `make docs` from the tables that the
+clients themselves read. A client takes them by these names in a mapping, or as keywords with underscores for the dots.
+"""
+
+
+def client_table(keys: Iterable[ConfigKey]) -> str:
+    return table(
+        ("name", "what it does", "default", "allowed"),
+        ((f"`{k.name}`", note(k), f"`{text}`" if (text := k.format(k.default)) else "", allowed(k)) for k in keys),
+    )
+
+
+def render_clients() -> str:
+    shared = {key.name for key in COMMON}
+    parts = [CLIENTS, "## All clients\n", client_table(COMMON)]
+    for title, configs, aliases in (
+        ("Producer", PRODUCER_CONFIGS, PRODUCER_ALIASES),
+        ("Consumer", CONSUMER_CONFIGS, CONSUMER_ALIASES),
+        ("Admin", ADMIN_CONFIGS, {}),
+    ):
+        parts += [f"## {title}\n", client_table(key for key in configs if key.name not in shared)]
+        if aliases:
+            names = ", ".join(f"`{name}`" for name in aliases)
+            parts.append(f"Older names that are taken as well: {names}.\n")
+    return "\n".join(parts)
+
+
+TARGETS = {"configuration.md": render, "client-configuration.md": render_clients}
+
+
 def main(argv: list[str]) -> int:
-    text = render()
-    if "--check" not in argv:
-        TARGET.write_text(text)
-        return 0
-    if not TARGET.exists() or TARGET.read_text() != text:
-        print("docs/configuration.md is out of date: make docs")
-        return 1
-    print("docs/configuration.md: fine")
-    return 0
+    stale = 0
+    for name, make in TARGETS.items():
+        path, text = DOCS / name, make()
+        if "--check" not in argv:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"docs/{name} is out of date: make docs")
+            stale += 1
+        else:
+            print(f"docs/{name}: fine")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class Transactions:
         self._wake = wake
         self._coordinators: dict[tuple[str, int], int] = {}
         self._started = False
+        self._problem: KafkaError | None = None
         self._new_epoch_needed = False
         self._to_add: set[PartitionQueue] = set()
         self._adding: asyncio.Task[None] | None = None
@@ -166,7 +167,7 @@ class Transactions:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise KafkaTimeout(f"send_offsets_to_transaction took longer than {timeout:g} s") from None
+            raise KafkaTimeout(f"send_offsets_to_transaction took longer than {timeout:g} s{self._reason()}") from None
         except KafkaError as error:
             self.failed(error)
             raise
@@ -366,6 +367,7 @@ class Transactions:
                 )
                 code = code_of(response)
                 if not code:
+                    self._problem = None
                     return response
                 raise error_of(code)
             except KafkaError as error:
@@ -373,6 +375,7 @@ class Transactions:
                     self._coordinators.pop((key, key_type), None)
                 if not error.retriable or self._cluster.closed:
                     raise
+                self._problem = error
                 failures += 1
                 # The end of the transaction before takes the coordinator only a moment.
                 brief = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
@@ -389,6 +392,9 @@ class Transactions:
 
     # --- small things
 
+    def _reason(self) -> str:
+        return f": {self._problem}" if self._problem is not None else ""
+
     def _go(self, state: State) -> None:
         self.state = state
         self._on_state()
@@ -401,7 +407,7 @@ class Transactions:
     async def _wait(self, task: asyncio.Task[None], timeout: float, what: str) -> None:
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
-            raise KafkaTimeout(f"{what} took longer than {timeout:g} s; it may be called again")
+            raise KafkaTimeout(f"{what} took longer than {timeout:g} s{self._reason()}; it may be called again")
         task.result()
 
 
