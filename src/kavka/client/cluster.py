@@ -64,6 +64,7 @@ class Cluster(Connections):
         self._last_attempt = float("-inf")
         self._last_success = float("-inf")
         self._failures = 0
+        self._leaderless = 0
         self._max_age = config.seconds("metadata.max.age.ms")
         self._retry = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._request_timeout = config.seconds("request.timeout.ms")
@@ -134,7 +135,7 @@ class Cluster(Connections):
             try:
                 return await self.connection(self._next_to_try(), timeout=left)
             except KafkaError as error:
-                if self.closed or (left is not None and isinstance(error, KafkaTimeout)):
+                if self.closed:
                     raise
                 failure = error
                 self._maybe_rebootstrap()
@@ -386,7 +387,11 @@ class Cluster(Connections):
         self.topic_errors = errors
         self.topic_names = {t.topic_id: name for name, t in topics.items() if t.topic_id != ZERO_UUID}
         if any(p.leader < 0 for t in topics.values() for p in t.partitions):
-            self._refresh.set()
+            # Somebody will lead it soon; asked for less and less often.
+            self._leaderless += 1
+            self._loop.call_later(self._retry.delay(self._leaderless), self._refresh.set)
+        else:
+            self._leaderless = 0
         self._drop_moved()
         self._updated()
 

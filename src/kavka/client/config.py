@@ -39,6 +39,9 @@ K = ConfigKey
 NOT_YET = "has no effect yet"
 NOT_HERE = "has no effect: it is about the Java client"
 
+FOR_EVER = 1e8
+"""Seconds: some three years, which every timer takes."""
+
 # Lists whose items may be classes or objects.
 OBJECT_LISTS = frozenset({"interceptor.classes", "metric.reporters", "partition.assignment.strategy"})
 
@@ -148,7 +151,7 @@ class ClientConfig(Mapping[str, Any]):
 
     def seconds(self, name: str) -> float:
         """A setting in milliseconds, as seconds."""
-        return float(self._values[name]) / 1000
+        return min(float(self._values[name]) / 1000, FOR_EVER)
 
 
 def _collect(

@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
+from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from kavka import __version__
@@ -84,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.throttled_until = 0.0
         self.writable = True
-        self.last_used = loop.time()
+        self.last_used = monotonic()
         self.on_close: Callable[[Connection], None] | None = None
         self.bytes_out = 0
         self.bytes_in = 0
@@ -274,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join((head, client_id, *body)))
         else:
             transport.writelines(_gather([head, client_id, *body]))
-        self.last_used = self._loop.time()
+        self.last_used = monotonic()
         self.bytes_out += size + 4
         self.requests += 1
         return size + 4
@@ -344,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             raise
         throttle = getattr(response, "throttle_time_ms", 0)
         if throttle > 0:
-            self.throttled_until = max(self.throttled_until, self._loop.time() + throttle / 1000)
+            self.throttled_until = max(self.throttled_until, monotonic() + throttle / 1000)
         if not answer.done():
             answer.set_result(response)
 
@@ -385,13 +386,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_at(at, self._look_at_the_time)
+        self._timer = self._loop.call_later(max(0.0, at - monotonic()), self._look_at_the_time)
 
     def _look_at_the_time(self) -> None:
         self._timer = None
         if not self._in_flight:
             return
-        now = self._loop.time()
+        now = monotonic()
         late = next((entry for entry in self._in_flight if entry.deadline <= now), None)
         if late is None:
             self._set_timer(min(entry.deadline for entry in self._in_flight))

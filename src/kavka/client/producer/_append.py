@@ -13,10 +13,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import Any
 
-from kavka.client.errors import KafkaTimeout
+from kavka.client.errors import IllegalState, KafkaTimeout
 from kavka.client.producer.record import RecordMetadata
 from kavka.records.varint import SMALL_VARINTS, encode_varint
 
@@ -119,7 +119,6 @@ class Batch:
         "producer_id",
         "queue",
         "record_errors",
-        "sequence_reset",
         "signed",
         "size",
         "waiters",
@@ -145,7 +144,6 @@ class Batch:
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
-        self.sequence_reset = False
         self.done = False
         self.base_offset = -1
         self.log_append_time = -1
@@ -266,6 +264,10 @@ class RecordFuture:
             batch = self._settle()
             if batch.done:
                 return True
+            if get_ident() == batch.queue.owner.loop_thread:
+                raise IllegalState(
+                    "the outcome would be waited for in the thread that has to bring it; await it, or use callbacks"
+                )
             event = Event()
             with batch.queue.owner.lock:
                 waiting = batch.add_waiter(event.set)
@@ -278,7 +280,8 @@ class RecordFuture:
             raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
         metadata, error = self.outcome()
         if error is not None:
-            raise error
+            # It is the same object for all records of the batch: their tracebacks must not pile up in it.
+            raise error.with_traceback(None)
         return metadata
 
     def result(self, timeout: float | None = None) -> Any:
@@ -495,6 +498,7 @@ class Accumulator:
         "grow_to",
         "incomplete",
         "lock",
+        "loop_thread",
         "max_count",
         "max_record",
         "next_number",
@@ -528,6 +532,8 @@ class Accumulator:
         self.record_limit = record_limit
         self.wake = wake
         self.choose = choose
+        # The thread of the loop; nobody may wait there.
+        self.loop_thread = 0
         self.awake = False
         self.closed = False
         self.used = 0
@@ -539,7 +545,7 @@ class Accumulator:
         self.room_waiters: list[Callable[[], object]] = []
 
     def append(self, queue: PartitionQueue, timestamp: int, key: Any, value: Any, headers: bytes, callback: Any) -> Any:
-        """Append to the partition's batch. None when there is no room in the buffer: nothing was done then.
+        """Append to the partition's batch. None when there is no room in the buffer, or it is closed: nothing was done.
 
         The caller has made sure that the record alone is not larger than `max_record`.
         """
@@ -554,7 +560,7 @@ class Accumulator:
         lock = self.lock
         lock.acquire()
         try:
-            if self.used + estimate > self.buffer_limit or self.records >= self.record_limit:
+            if self.closed or self.used + estimate > self.buffer_limit or self.records >= self.record_limit:
                 return None
             batch = queue.tail
             if batch is None or batch.size + estimate > queue.target or batch.count >= self.max_count:

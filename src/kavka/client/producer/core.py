@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from time import monotonic, time
 from typing import Any
 
@@ -150,6 +151,7 @@ class ProducerCore:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.accumulator.loop_thread = get_ident()
         self.cluster.on_update(self._on_metadata)
         await self.cluster.start()
         self.sender.start()
@@ -166,7 +168,8 @@ class ProducerCore:
                 await self.flush()
         except (TimeoutError, KafkaError):
             log.warning("The producer was closed before everything was sent")
-        self.accumulator.closed = True
+        with self.accumulator.lock:
+            self.accumulator.closed = True
         self.sender.stop()
         if self._asking_for_id is not None:
             self._asking_for_id.cancel()
@@ -203,14 +206,16 @@ class ProducerCore:
         self.sender.run()
 
     def _update_topic(self, queues: TopicQueues, topic: TopicMetadata) -> None:
-        while queues.count < len(topic.partitions):
-            queue = PartitionQueue(self.accumulator, queues.name, queues.count)
+        while len(queues.queues) < len(topic.partitions):
+            queue = PartitionQueue(self.accumulator, queues.name, len(queues.queues))
             queue.codec, queue.level = self._compression(queues.name)
             queues.queues.append(queue)
-            queues.count += 1
         for partition in topic.partitions:
-            if partition.partition < queues.count:
-                queues.queues[partition.partition].leader = partition.leader
+            queues.queues[partition.partition].leader = partition.leader
+        # Fewer than before: the topic was deleted and made again.
+        for queue in queues.queues[len(topic.partitions) :]:
+            queue.leader = -1
+        queues.count = len(topic.partitions)
         if queues.available != topic.available:
             queues.available = topic.available
             queues.sticky = next_sticky(queues)
@@ -314,9 +319,10 @@ class ProducerCore:
             future = self.accumulator.append(queue, timestamp, key, value, headers, callback)
             if future is not None:
                 return future  # type: ignore[no-any-return]
-            yield from self._room(deadline)
+            if not self.closed:
+                yield from self._room(deadline)
             if self.closed:
-                raise ClientClosed("the producer was closed while send waited for room")
+                raise ClientClosed("the producer was closed before the record was taken")
 
     def _topic(self, name: str, partition: int | None, deadline: float) -> Generator[WaitForTopic, Any, TopicQueues]:
         queues = self.queues.get(name) if name in self.cluster.topics else None
@@ -336,16 +342,15 @@ class ProducerCore:
 
     def _room(self, deadline: float) -> Generator[WaitForRoom, Any, None]:
         left = deadline - monotonic()
-        if self._policy == "clear":
-            self._call_on_loop(self.purge)
-            left = min(left, 1.0)
-        elif self._policy == "fail" or left <= 0:
+        if self._policy == "fail" or left <= 0:
             accumulator = self.accumulator
             waited = "" if self._policy == "fail" else f" for {self._max_block:g} s"
             raise BufferExhausted(
                 f"no room{waited}: {accumulator.used} of {accumulator.buffer_limit} bytes and {accumulator.records} "
                 "records wait to be sent (buffer.memory, buffer.full.policy)"
             )
+        if self._policy == "clear":
+            self._call_on_loop(self.purge)
         yield WaitForRoom(self.accumulator, max(0.0, left))
 
     def _call_on_loop(self, work: Callable[[], object]) -> None:

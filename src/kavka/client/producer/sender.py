@@ -274,6 +274,8 @@ class Sender:
                     topic_id = ZERO_UUID if known is None else known.topic_id
                     topic = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)
                     names[topic_id] = queue.topic
+                    # It is in use, and stays in the metadata.
+                    self._cluster.add_topic(queue.topic)
                 if batch.data is None:
                     metrics.batches += 1
                     metrics.batch_bytes += batch.size
@@ -378,7 +380,9 @@ class Sender:
         batch.in_flight = False
         if code in _STALE:
             self._cluster.request_update()
-        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (
+            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sequences is not None and sequences.was_stored(batch)
+        ):
             # The broker has it, from longer ago than it remembers offsets.
             self._stored(batch, -1, -1)
             return

@@ -79,7 +79,6 @@ class Sequences:
                 self.producer_epoch,
                 sequence,
             )
-            batch.sequence_reset = True
             sequence += batch.count
         queue.producer_id, queue.producer_epoch = self.producer_id, self.producer_epoch
         queue.next_sequence = sequence
@@ -102,8 +101,10 @@ class Sequences:
     def retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
         """Whether the batch is sent again after that answer; may decide on a new epoch first."""
         queue = batch.queue
+        # The answer is about a sequence that the batch does not have any more: under the new one it was not tried yet.
+        outdated = batch.signed != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            if log_start_offset == -1 or batch.sequence_reset:
+            if log_start_offset == -1 or outdated:
                 return True
             if queue.last_acked_offset < log_start_offset:
                 # The records that the broker knew the producer by were deleted.
@@ -118,15 +119,28 @@ class Sequences:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             is_next = batch.base_sequence == (queue.last_acked_sequence + 1) % SEQUENCES
-            if not queue.unresolved and (batch.sequence_reset or not is_next):
-                # The batch before it failed, and will be sent again.
+            if not queue.unresolved and (outdated or not is_next):
+                # Or the batch before it failed, and will be sent again.
                 return True
             if not self.transactional:
                 if not queue.unresolved or batch is queue.in_flight[0]:
                     self._bump.add(queue)
                 return True
             return False
+        if code == ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
+            return bool(outdated)
         return KafkaError(code).retriable
+
+    def was_stored(self, batch: Batch) -> bool:
+        """Whether the broker has the batch for sure, although it refuses it as out of order: one after it was stored,
+        and it is too long ago for the broker to know it again."""
+        queue = batch.queue
+        if batch.base_sequence < 0 or queue.last_acked_sequence < 0:
+            return False
+        if batch.signed != (queue.producer_id, queue.producer_epoch, batch.base_sequence):
+            return False
+        last = (batch.base_sequence + batch.count - 1) % SEQUENCES
+        return (queue.last_acked_sequence - last) % SEQUENCES < SEQUENCES // 2
 
     def failed(self, batch: Batch, code: ErrorCode, certain: bool) -> None:
         """The batch is given up. `certain`: the broker does not have it, so the sequences after it would leave a
@@ -174,7 +188,6 @@ class Sequences:
         for later in queue.in_flight:
             if later.base_sequence > batch.base_sequence:
                 later.base_sequence -= batch.count
-                later.sequence_reset = True
 
     # --- new epochs
 

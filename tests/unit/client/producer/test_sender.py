@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kavka.client.errors import Disconnected, KafkaTimeout, Purged
+from kavka.client.errors import Disconnected, IllegalState, KafkaTimeout, Purged
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import parse_header
 from tests.unit.client.producer.fake_broker import Bench
@@ -141,6 +141,31 @@ def test_whatever_fails_every_record_is_stored_once_and_in_order(seed: int) -> N
                 while bench.broker.requests and chance.random() < 0.3:
                     bench.broker.answer(chance.choice(FATES))
                     await bench.settle(chance.randrange(4))
+                await bench.settle(chance.randrange(3))
+            await bench.answer_all()
+            assert [log.values for log in bench.broker.logs] == sent
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_broker_that_forgets_producers_again_and_again_still_gets_every_record_once_and_in_order(seed: int) -> None:
+    async def work() -> None:
+        chance = random.Random(seed)
+        # Without "store and lose": what a broker has forgotten it cannot know again.
+        fates = [fate for fate in FATES if fate != "store and lose"]
+        async with Bench(partitions=2, batch_size=chance.choice([80, 300]), batch_max_bytes=0) as bench:
+            sent: list[list[bytes]] = [[], []]
+            for i in range(150):
+                partition = chance.randrange(2)
+                value = b"%d-%s" % (i, b"x" * chance.randrange(100))
+                sent[partition].append(value)
+                bench.send(value, partition=partition)
+                while bench.broker.requests and chance.random() < 0.3:
+                    bench.broker.answer(chance.choice(fates))
+                    await bench.settle(chance.randrange(4))
+                    if chance.random() < 0.1:
+                        bench.broker.logs[partition].producers.clear()
                 await bench.settle(chance.randrange(3))
             await bench.answer_all()
             assert [log.values for log in bench.broker.logs] == sent
@@ -424,6 +449,19 @@ def test_close_without_time_fails_what_is_left() -> None:
             await bench.core.close(0)
             assert future.exception(0) is not None
             assert not isinstance(future.exception(0), Disconnected)
+
+    run(work())
+
+
+def test_waiting_for_an_outcome_in_the_thread_that_brings_it_is_refused() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            future = bench.send(b"a")
+            with pytest.raises(IllegalState):
+                future.get(1)
+            await bench.answer_all()
+            assert future.get(0).offset == 0
+            assert (await future).offset == 0
 
     run(work())
 
