@@ -61,16 +61,16 @@ class Consumer:
 
     async def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
         """Commit (where that is automatic), leave the group, end."""
-        if self._core.closed:
+        if self._core.closing:
             return
         if not self._started:
-            self._core.closed = True
+            self._core.closing = self._core.closed = True
             return
+        self._signal()
         try:
             await self._core.close(timeout, leave_group)
         finally:
             self._unread.clear()
-            self._signal()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -155,7 +155,7 @@ class Consumer:
         return None if columns is None else record_batch(columns)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        while not self._core.closed:
+        while not self._core.closing:
             if not self._unread:
                 self._unread.set(await self.poll(_ITERATION))
             for record in self._unread:
@@ -175,7 +175,7 @@ class Consumer:
         try:
             while True:
                 self._check_woken()
-                if core.attention:
+                if core.attention and not core.closing:
                     await core.attend(deadline)
                 found = take()
                 if found is not None:
@@ -186,7 +186,7 @@ class Consumer:
                     await asyncio.sleep(0)
                     return None
                 await self._wait(left)
-                if core.closed:
+                if core.closing:
                     raise ClientClosed("the consumer was closed while it polled")
         finally:
             self._polling = core.in_poll = False

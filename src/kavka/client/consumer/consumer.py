@@ -161,7 +161,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, for ever; ends when the consumer is closed. A commit in the middle commits what was given
         out so far, the last record included."""
-        while not self._core.closed:
+        while not self._core.closing:
             if not self._unread:
                 with self._used():
                     records = self._poll(_ITERATION, self._limit)
@@ -324,9 +324,9 @@ class Consumer:
     def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
         """Commit (where that is automatic), leave the group, end. A static member stays in the group until its session
         is over, unless `leave_group` says otherwise."""
-        if self._core.closed:
+        if self._core.closing:
             return
-        with self._used(closing=True):
+        with self._used():
             try:
                 self._run(self._core.close(timeout, leave_group))
             finally:
@@ -343,10 +343,11 @@ class Consumer:
 
     # --- one thread at a time
 
-    def _used(self, closing: bool = False) -> _Use:
-        if self._core.closed and not closing:
-            raise ClientClosed("the consumer is closed")
+    def _used(self) -> _Use:
         me = threading.get_ident()
+        # A listener may still use the consumer while it is being closed.
+        if self._core.closed or (self._core.closing and self._user != me):
+            raise ClientClosed("the consumer is closed")
         if self._user != me:
             if not self._mutex.acquire(blocking=False):
                 raise ConcurrentAccess(

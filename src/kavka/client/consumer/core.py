@@ -74,6 +74,7 @@ class ConsumerCore:
         """There is something for the next poll to do before it takes records."""
         self.last_poll = time.monotonic()
         self.in_poll = False
+        self.closing = False
         self.closed = False
         self.group_id: str | None = config["group.id"]
         self.auto_commit = self.group_id is not None and config["enable.auto.commit"]
@@ -112,9 +113,9 @@ class ConsumerCore:
 
     async def close(self, timeout: float, leave_group: bool | None = None) -> None:
         """Commit what was polled, leave the group, end. What takes longer than `timeout` is left undone."""
-        if self.closed:
+        if self.closing:
             return
-        self.closed = True
+        self.closing = True
         deadline = time.monotonic() + timeout
         try:
             if self._commits:
@@ -128,6 +129,7 @@ class ConsumerCore:
         except KafkaError as error:
             log.info("The consumer's end: %s", error)
         finally:
+            self.closed = True
             await self.positions.stop()
             for task in list(self._commits):
                 task.cancel()

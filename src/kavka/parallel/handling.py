@@ -1,0 +1,89 @@
+"""What both patterns do with a record, and with what goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.consumer import Consumer
+from kavka.client.consumer.errors import RecordDeserializationError
+from kavka.common.config import ConfigError
+from kavka.common.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ConsumerRecord], object]
+OnError = Callable[[ConsumerRecord, BaseException], object]
+
+
+class HandlerFailed(RuntimeError):
+    """A record could not be handled. `record` is which; its `__cause__` is why. It is not committed, nor is anything
+    after it in its partition."""
+
+    def __init__(self, record: ConsumerRecord) -> None:
+        super().__init__(f"{record.topic}-{record.partition} at offset {record.offset} could not be handled")
+        self.record = record
+
+
+class Handling:
+    """One record: the handler, again where `retries` says so, then `on_error`."""
+
+    def __init__(self, handler: Handler, on_error: OnError | None, retries: int, backoff: float) -> None:
+        if retries < 0 or backoff < 0:
+            raise ValueError("retries and backoff cannot be negative")
+        self._handler = handler
+        self._on_error = on_error
+        self._retries = retries
+        self._backoff = backoff
+        self.stopping = threading.Event()
+
+    def handle(self, record: ConsumerRecord) -> bool:
+        """Whether the record is done; HandlerFailed where it cannot be. False: it was given up, as everything stops."""
+        attempt = 0
+        while True:
+            try:
+                self._handler(record)
+                return True
+            except Exception as error:
+                attempt += 1
+                if attempt > self._retries:
+                    self.decide(record, error)
+                    return True
+                where = f"{record.topic}-{record.partition}"
+                log.info("Attempt %s at %s offset %s failed: %r", attempt, where, record.offset, error)
+                if self.stopping.wait(self._backoff * 2 ** (attempt - 1)):
+                    return False
+
+    def decide(self, record: ConsumerRecord, error: Exception) -> None:
+        """Nothing where the program says that the record counts as done; else HandlerFailed."""
+        if self._on_error is not None and self._on_error(record, error) is True:
+            return
+        raise HandlerFailed(record) from error
+
+    def pass_over(self, consumer: Consumer, error: RecordDeserializationError) -> tuple[TopicPartition, int]:
+        """A record that could not even be read; returns where to go on, if the program says so."""
+        tp = error.topic_partition
+        record = ConsumerRecord(tp.topic, tp.partition, error.offset, error.key, error.value, headers=error.headers)
+        self.decide(record, error)
+        consumer.seek(tp, error.offset + 1)
+        return tp, error.offset + 1
+
+
+def settings_of(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """For a consumer that commits itself."""
+    given = dict(config or {}) | {name.replace("_", "."): value for name, value in keywords.items()}
+    if given.get("enable.auto.commit") not in (None, False, "false", "False"):
+        raise ConfigError("enable.auto.commit", "it must be off: what is done is committed, not what was polled")
+    if not given.get("group.id"):
+        raise ConfigError("group.id", "it must be given: what is done is committed for a group")
+    return {**given, "enable.auto.commit": False}
+
+
+def subscribe(consumer: Consumer, topics: Iterable[str] | str | None, pattern: Any, listener: Any) -> None:
+    if pattern is not None:
+        consumer.subscribe(pattern=pattern, listener=listener)
+    else:
+        consumer.subscribe(topics, listener=listener)
