@@ -54,7 +54,7 @@ class Progress:
         """Begin nothing more but what stands before a record that has begun: when those are done, all that was done can
         be committed. For who holds the lock under which records begin."""
         begun = [ticket.offset for ticket in self._open if ticket.begun]
-        self.limit = begun[-1] if begun else -1
+        self.limit = min(self.limit, begun[-1] if begun else -1)
 
     @property
     def running(self) -> bool:
