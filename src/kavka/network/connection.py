@@ -60,6 +60,8 @@ MAX_UNSENT_PIECES = 1024
 MIN_GROWTH = 64 * 1024
 # A peer that sends no more is given its answers for this long.
 LINGER_S = 30.0
+# A client sends the same header again and again: it is decoded once, unless it is longer than this.
+REMEMBERED_HEADER = 256
 ANONYMOUS = "User:ANONYMOUS"
 
 
@@ -84,6 +86,8 @@ class Exchange:
 class Connection:
     __slots__ = (
         "_carry",
+        "_client",
+        "_client_id",
         "_ending",
         "_fd",
         "_filled",
@@ -112,6 +116,8 @@ class Connection:
         self._loop = server.loop
         self._outbox = Outbox(self._loop, sock, self._on_room)
         self._carry: bytes = b""
+        self._client: bytes | None = None
+        self._client_id: str | None = None
         self._frame: bytearray | None = None
         self._frame_size = 0
         self._filled = 0
@@ -236,10 +242,18 @@ class Connection:
             if len(data) > MAX_DECODED_BYTES:
                 raise ProtocolError(f"{api.name} of {len(data)} bytes; more than {MAX_DECODED_BYTES} are not taken")
             self._server.write_staged()
-        header, position = RequestHeader.decode(data, 0)
+        known = self._client
+        if known is not None and version >= api.flexible_from and data[8 : 8 + len(known)] == known:
+            client_id = self._client_id
+            position = 8 + len(known)
+        else:
+            header, position = RequestHeader.decode(data, 0)
+            client_id = header.client_id
+            if version >= api.flexible_from and position <= REMEMBERED_HEADER:
+                self._client, self._client_id = bytes(data[8:position]), client_id
         request, position = api.request_class.decode(data, position, version)
         context = RequestContext(
-            self._server.services, version, correlation_id, header.client_id, self.listener, self.address, ANONYMOUS
+            self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
         )
         try:
             result = api.handle(context, request)
@@ -432,4 +446,3 @@ class Connection:
     def silent_since(self, time: float) -> bool:
         """Whether nothing was received or sent since then, and nothing waits for an answer of ours."""
         return self.last_active < time and not self._unanswered
-

@@ -10,7 +10,7 @@ import pytest
 
 from kavka.network import connection as connections
 from kavka.protocol.messages.api_versions import ApiVersionsResponse
-from tests.unit.network.harness import World, frame, in_world
+from tests.unit.network.harness import KEY, World, frame, in_world
 
 
 def test_answers_leave_in_the_order_of_the_requests_although_a_later_one_is_ready_first():
@@ -64,6 +64,36 @@ def test_requests_that_come_byte_by_byte_are_answered_as_if_they_had_come_at_onc
             await peer.send(bytes([byte]))
             await asyncio.sleep(0)
         assert [await peer.answer() for _ in range(2)] == [(7, b"abc"), (8, b"d")]
+
+    in_world(body)
+
+
+def test_every_request_has_the_client_id_of_its_own_header_also_where_the_last_one_had_another():
+    def tagged(client: str | None, tags: bytes = b"\0") -> bytes:
+        name = b"" if client is None else client.encode()
+        head = struct.pack(">hhih", KEY, 9, 0, -1 if client is None else len(name)) + name + tags + b"x"
+        return struct.pack(">i", len(head)) + head
+
+    async def body(world: World) -> None:
+        seen: list[str | None] = []
+
+        def handle(ctx, request):
+            seen.append(ctx.client_id)
+            return request
+
+        world.api.max_version = world.api.flexible_from = 9
+        world.api.handle = handle
+        peer = world.connect()
+        clients = ["a", "a", "ab", "a", None, None, "", "long" * 200, "long" * 200, "a"]
+        await peer.send(
+            *map(tagged, clients), frame("x"), tagged("a", b"\1\5\1z"), tagged("a", b"\1\5\1z"), tagged("a")
+        )
+        for _ in range(len(clients)):
+            assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
+        assert await peer.answers(1) == ["x"]
+        for _ in range(3):
+            assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
+        assert seen == [*clients, "c", "a", "a", "a"]
 
     in_world(body)
 

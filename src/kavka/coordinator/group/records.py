@@ -38,6 +38,7 @@ _pack_key_head = Struct(">hh").pack
 _pack_length = Struct(">h").pack
 _pack_partition = Struct(">i").pack
 _pack_value_head = Struct(">hqiB").pack
+_pack_whole_value = Struct(">hqiBqBBB16s").pack
 _pack_timestamp = Struct(">qB").pack
 _pack_timestamp_and_id = Struct(">qBBB16s").pack
 _ONE_BYTE_UVARINT = 128
@@ -98,10 +99,15 @@ def encode_offset(record: OffsetRecord) -> Encoded:
     size = len(text) + 1
     if expire_timestamp != -1 or size >= _ONE_BYTE_UVARINT:
         return key, _encode_offset_value(committed)
-    if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+    number = topic_id.int
+    if not number:
         tail = _pack_timestamp(commit_timestamp, 0)
+    elif size == 1:
+        return key, _pack_whole_value(
+            OFFSET_COMMIT_VALUE, offset, leader_epoch, 1, commit_timestamp, 1, 0, 16, number.to_bytes(16, "big")
+        )
     else:
-        tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, topic_id.bytes)
+        tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, number.to_bytes(16, "big"))
     return key, b"".join((_pack_value_head(OFFSET_COMMIT_VALUE, offset, leader_epoch, size), text, tail))
 
 
