@@ -323,12 +323,12 @@ def _is_repeated_end(found: Transaction, producer_id: int, epoch: int) -> bool:
     """Whether the end that raised the epoch is asked for again: with the epoch before, or the producer id before.
 
     Only what ended by raising it can be: after a producer of the older protocol, the epoch before is that of somebody
-    whom it has fenced.
+    whom it has fenced. So it is at the last epoch, unless a new producer id follows it: no end gives that epoch out.
     """
     if found.client_version < EPOCH_BUMP_VERSION:
         return False
     if found.producer_id == producer_id and found.epoch == epoch + 1:
-        return True
+        return found.epoch < MAX_EPOCH or found.next_producer_id != NO_PRODUCER_ID
     return found.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and found.epoch == 0
 
 

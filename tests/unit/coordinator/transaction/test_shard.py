@@ -137,6 +137,13 @@ def test_fencing_at_the_last_epoch_uses_the_one_that_is_never_given_out(coordina
     assert (new.producer_id != producer.producer_id, new.epoch) == (True, 0)
 
 
+def test_who_was_fenced_at_the_last_epoch_is_not_taken_for_somebody_who_repeats_an_end(coordinator: Harness) -> None:
+    producer = coordinator.at_epoch(MAX_EPOCH - 1)
+    coordinator.add(producer, A, version=V2)
+    assert coordinator.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, producer, False, version=V2)
+
+
 # ---- partitions
 
 
