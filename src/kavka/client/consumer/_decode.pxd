@@ -34,7 +34,9 @@ cdef class Fetched:
     cdef public long partition, epoch, timestamp_type
     cdef public bint check_crcs, exhausted
     cdef public long long next_offset, base_offset, last_offset, base_timestamp, append_time, version
-    cdef public Py_ssize_t end, size, batch_end, pos, left, next_aborted
+    cdef public Py_ssize_t end, size, batch_end, body_end, pos, left, next_aborted
+    # What the batch that was opened last says that its checksum is.
+    cdef public unsigned long crc
 
     @cython.locals(done=Py_ssize_t)
     cpdef Py_ssize_t take(self, list out, Py_ssize_t limit) except -1
@@ -83,6 +85,49 @@ cdef inline tuple find_end(object data):
     finally:
         PyBuffer_Release(&view)
     return (offset + 1 if pos else -1), epoch, pos
+
+
+cdef inline bint open_plain(Fetched self) except -1:
+    """Opens the batch at `batch_end`, its checksum not looked at, if it is one of magic 2 with records for us, neither
+    compressed nor part of a transaction that matters; else does nothing."""
+    cdef Py_buffer view
+    cdef const unsigned char* at
+    cdef Py_ssize_t start = self.batch_end
+    cdef long long size, attributes, count, base_offset, last_offset
+    if self.end - start < 61:
+        return False
+    PyObject_GetBuffer(self.data, &view, PyBUF_SIMPLE)
+    at = <const unsigned char*>view.buf + start
+    PyBuffer_Release(&view)
+    size = 12 + big_endian(at + 8, 4)
+    attributes = big_endian(at + 21, 2)
+    count = big_endian(at + 57, 4)
+    base_offset = big_endian(at, 8)
+    last_offset = base_offset + big_endian(at + 23, 4)
+    if (
+        at[16] != 2
+        or size < 61
+        or size > self.end - start
+        or attributes & 0x27
+        or count <= 0
+        or count * 7 > size - 61
+        or last_offset < self.next_offset
+        or (self.aborted is not None and big_endian(at + 43, 8) >= 0)
+    ):
+        return False
+    self.crc = <unsigned long>(big_endian(at + 17, 4) & 0xFFFFFFFF)
+    self.epoch = big_endian(at + 12, 4)
+    self.base_timestamp = big_endian(at + 27, 8)
+    self.timestamp_type = (attributes & 8) >> 3
+    self.append_time = big_endian(at + 35, 8) if self.timestamp_type else -1
+    self.base_offset = base_offset
+    self.last_offset = last_offset
+    self.left = count
+    self.old = None
+    self.body = self.data
+    self.pos = start + 61
+    self.batch_end = self.body_end = start + size
+    return True
 
 
 cdef inline const unsigned char* read_varint(
@@ -169,7 +214,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
     try:
         at = <const unsigned char*>view.buf + self.pos
-        end = <const unsigned char*>view.buf + view.len
+        end = <const unsigned char*>view.buf + self.body_end
         while left and done < limit:
             at = read_record(at, end, first, &raw)
             left -= 1
@@ -192,7 +237,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
                 record._headers = PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)
             out.append(record)
             done += 1
-        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, view.len)
+        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     return done
@@ -263,7 +308,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
     try:
         at = <const unsigned char*>view.buf + self.pos
-        end = <const unsigned char*>view.buf + view.len
+        end = <const unsigned char*>view.buf + self.body_end
         make_room(out, min(left, limit), 0, 0)
         while left and done < limit:
             at = read_record(at, end, first, &raw)
@@ -281,7 +326,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
                 raw.key, raw.key_size, raw.value, raw.value_size,
             )
             done += 1
-        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, view.len)
+        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     return done

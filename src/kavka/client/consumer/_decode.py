@@ -282,7 +282,9 @@ class Fetched:
         "base_timestamp",
         "batch_end",
         "body",
+        "body_end",
         "check_crcs",
+        "crc",
         "data",
         "end",
         "epoch",
@@ -327,7 +329,9 @@ class Fetched:
         # The open batch: what is left of it, and where it ends in `data`.
         self.batch_end = 0
         self.left = 0
+        self.crc = 0
         self.body: Any = None
+        self.body_end = 0
         self.old: Any = None
         self.pos = 0
         self.base_offset = 0
@@ -377,6 +381,7 @@ class Fetched:
         self.batch_end = 0
         self.left = 0
         self.body = self.old = None
+        self.body_end = 0
         self.next_offset = offset
         self.next_aborted = 0
         self.aborting = set()
@@ -389,6 +394,12 @@ class Fetched:
         data = self.data
         while True:
             start = self.batch_end
+            if cython.compiled and open_plain(self):  # type: ignore[name-defined]  # noqa: F821
+                if self.check_crcs and crc32c(data[start + 21 : self.batch_end]) != self.crc:
+                    self.batch_end = start
+                    self.left = 0
+                    raise corrupt(f"the checksum of the batch at offset {self.base_offset} does not match its bytes")
+                return True
             batch_end, magic = self._next(start)
             if batch_end < 0:
                 self.exhausted = True
@@ -427,6 +438,7 @@ class Fetched:
             self.old = None
             self.body = body
             self.pos = 0
+            self.body_end = len(body)
             self.left = count
             self.base_offset = base_offset
             self.base_timestamp = first_time
@@ -524,7 +536,7 @@ class Fetched:
         kind = ConsumerRecord
         append = out.append
         body = self.body
-        size = len(body)
+        size = self.body_end
         pos = self.pos
         topic = self.topic
         partition = self.partition

@@ -27,6 +27,7 @@ class PartitionState:
         "assigned",
         "drained_bytes",
         "epoch",
+        "fetch_bytes",
         "fetched_bytes",
         "held",
         "high_watermark",
@@ -68,6 +69,8 @@ class PartitionState:
         self.preferred = -1
         self.preferred_until = 0.0
         self.retry_at = 0.0
+        self.fetch_bytes = 0
+        """How much to ask for at a time; 0: what the setting says."""
         self.fetched_bytes = 0
         self.drained_bytes = 0
         self.high_watermark = NO_OFFSET

@@ -107,6 +107,29 @@ def test_a_full_partition_waits_for_room_and_is_fetched_when_there_is() -> None:
     run(main)
 
 
+def test_more_is_asked_for_at_a_time_where_the_program_waits_for_it_and_no_limit_is_set() -> None:
+    async def sizes(setup: Setup) -> list[int]:
+        found = []
+        await setup.turn()
+        for offset in range(5):
+            request = setup.cluster.waiting()[0]
+            asked = request.topics[0].partitions[0].partition_max_bytes
+            found.append(asked)
+            setup.cluster.answer(data(0, offset, b"x" * (asked * 3 // 4)))
+            setup.take()
+            await setup.turn()
+        return found
+
+    async def main() -> None:
+        mb = 1024 * 1024
+        assert await sizes(Setup()) == [mb, 2 * mb, 4 * mb, 4 * mb, 4 * mb]
+        set_by_the_user = {"max.partition.fetch.bytes": 1000}
+        assert await sizes(Setup(**set_by_the_user)) == [1000] * 5
+        assert await sizes(Setup(**{"fetch.max.bytes": mb})) == [mb] * 5
+
+    run(main)
+
+
 def test_nothing_is_fetched_while_fetch_max_bytes_wait() -> None:
     async def main() -> None:
         setup = Setup(2, **{"fetch.max.bytes": 100})
