@@ -29,6 +29,7 @@ from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
 
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
+WRITE_LIMIT = 16 * 1024 * 1024
 # The largest answer that is believed: more than fetch.max.bytes can be set to is a peer that does not speak Kafka.
 MAX_RESPONSE = 0x7FFFFFFF
 # Pieces of a request from this size on are handed to the transport as they are, smaller ones joined first.
@@ -152,7 +153,8 @@ class Connection(asyncio.BufferedProtocol):
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self._transport.set_write_buffer_limits(high=1024 * 1024)
+        # What a client has in flight is limited by other means; this is for a broker that does not read at all.
+        self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
 
     async def _negotiate(self, timeout: float) -> None:
         version = ApiVersionsRequest.MAX_VERSION

@@ -57,7 +57,7 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       OneOf(("all", "-1", "0", "1")), LOW),
     K("batch.size", INT, 16_384,
       "Records of a partition are sent together in batches; one of this many bytes is sent at once.", AtLeast(0)),
-    K("batch.max.bytes", INT, 524_288,
+    K("batch.max.bytes", INT, 1_048_576,
       "Our own: while a partition's earlier batches wait for the broker, a batch may grow to this size (never above "
       "max.request.size). No more than batch.size means that batches do not grow.", AtLeast(0), LOW),
     K("batch.num.messages", INT, INT_MAX, "The most records in a batch.", AtLeast(1), LOW),

@@ -27,7 +27,7 @@ except ImportError:
 
 HEADER_SIZE = 61
 SMALLEST = 1024
-CLASSES = 8
+CLASSES = 15
 FIRST_BUFFER = 16 * 1024
 MAX_POOL = 16 * 1024 * 1024
 # The most that a record takes beside its key, value and headers.
@@ -47,7 +47,7 @@ def is_compiled() -> bool:
 class BufferPool:
     """Memory of batches that are done, for the next ones: asking the system for it anew costs more than filling it.
 
-    Buffers come in sizes of 1, 4, 16, 64 … KB; `limit` is how many bytes are kept at most. Under the accumulator's
+    Buffers come in sizes of 1, 2, 4, 8 … KB; `limit` is how many bytes are kept at most. Under the accumulator's
     lock.
     """
 
@@ -63,7 +63,7 @@ class BufferPool:
         index = 0
         room = SMALLEST
         while room < size and index < CLASSES:
-            room <<= 2
+            room <<= 1
             index += 1
         if index == CLASSES:
             return bytearray(size)
@@ -81,7 +81,7 @@ class BufferPool:
         index = 0
         room = SMALLEST
         while room < size and index < CLASSES:
-            room <<= 2
+            room <<= 1
             index += 1
         if room == size and index < CLASSES:
             self.kept += size

@@ -11,7 +11,7 @@ from kavka.client.producer.encoding import encoded_headers, records_of
 log = logging.getLogger(__name__)
 
 # Of the buffer: threads that wait for room are woken when so much is free, not for every batch.
-ROOM_FRACTION = 16
+ROOM_FRACTION = 32
 
 
 class Completion:
