@@ -38,7 +38,7 @@ cdef class Fetched:
     # What the batch that was opened last says that its checksum is.
     cdef public unsigned long crc
 
-    @cython.locals(done=Py_ssize_t)
+    @cython.locals(done=Py_ssize_t, before=Py_ssize_t)
     cpdef Py_ssize_t take(self, list out, Py_ssize_t limit) except -1
     @cython.locals(done=Py_ssize_t, more=Py_ssize_t)
     cpdef Py_ssize_t take_columns(self, Columns out, Py_ssize_t limit) except -1
@@ -49,7 +49,7 @@ cdef class Fetched:
     cdef _moved(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
 
 
-cdef inline long long big_endian(const unsigned char* at, int size) noexcept:
+cdef inline long long big_endian(const unsigned char* at, int size) noexcept nogil:
     cdef unsigned long long number = 0
     cdef int i
     for i in range(size):
@@ -130,9 +130,13 @@ cdef inline bint open_plain(Fetched self) except -1:
     return True
 
 
+cdef inline const unsigned char* refuse(str why) except NULL:
+    raise ValueError(why)
+
+
 cdef inline const unsigned char* read_varint(
     const unsigned char* at, const unsigned char* end, int bits, long long* value
-) except NULL:
+) except NULL nogil:
     """A zigzag varint of at most so many bits; ValueError where it is longer, or cut off by `end`."""
     cdef unsigned long long number, byte
     cdef int shift
@@ -146,13 +150,15 @@ cdef inline const unsigned char* read_varint(
         byte = at[0]
         at += 1
         if shift >= bits or (shift == 63 and byte > 1) or (bits == 32 and shift == 28 and byte > 15):
-            raise ValueError("a variable-length number is too long")
+            with gil:
+                return refuse("a variable-length number is too long")
         number |= (byte & 127) << shift
         if byte < 128:
             value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
             return at
         shift += 7
-    raise ValueError("a batch ends before the last of its records")
+    with gil:
+        return refuse("a batch ends before the last of its records")
 
 
 cdef struct Raw:
@@ -166,12 +172,13 @@ cdef struct Raw:
 
 cdef inline const unsigned char* read_record(
     const unsigned char* at, const unsigned char* end, long long first, Raw* raw
-) except NULL:
+) except NULL nogil:
     """The record at `at`, its offset and timestamp still relative; one below `first` is not looked at further."""
     cdef long long length
     at = read_varint(at, end, 32, &length)
     if length < 0 or length > end - at:
-        raise ValueError(f"a record of {length} bytes where {end - at} are left")
+        with gil:
+            return refuse(f"a record of {length} bytes where {end - at} are left")
     end = at + length
     raw.end = end
     at = read_varint(at + 1, end, 64, &raw.timestamp)
@@ -182,20 +189,25 @@ cdef inline const unsigned char* read_record(
     raw.key = at
     if raw.key_size > 0:
         if raw.key_size > end - at:
-            raise ValueError("a record's fields do not fill it")
+            with gil:
+                return refuse("a record's fields do not fill it")
         at += raw.key_size
     elif raw.key_size < -1:
-        raise ValueError(f"a record's key has {raw.key_size} bytes")
+        with gil:
+            return refuse(f"a record's key has {raw.key_size} bytes")
     at = read_varint(at, end, 32, &raw.value_size)
     raw.value = at
     if raw.value_size > 0:
         if raw.value_size > end - at:
-            raise ValueError("a record's fields do not fill it")
+            with gil:
+                return refuse("a record's fields do not fill it")
         at += raw.value_size
     elif raw.value_size < -1:
-        raise ValueError(f"a record's value has {raw.value_size} bytes")
+        with gil:
+            return refuse(f"a record's value has {raw.value_size} bytes")
     if at >= end:
-        raise ValueError("a record's fields do not fill it")
+        with gil:
+            return refuse("a record's fields do not fill it")
     raw.headers = NULL if at[0] == 0 and at + 1 == end else at
     return end
 
@@ -264,69 +276,120 @@ cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssiz
     return 0
 
 
+cdef struct Sinks:
+    # The memory of columns. It has room for what is put there, and nobody moves it meanwhile.
+    int64_t* offsets
+    int64_t* timestamps
+    char* key_flags
+    char* value_flags
+    int32_t* key_ends
+    int32_t* value_ends
+    char* key_data
+    char* value_data
+    Py_ssize_t row, key_used, value_used
+
+
+cdef inline Sinks sinks_of(Columns out):
+    cdef Sinks sinks
+    sinks.offsets = <int64_t*>PyByteArray_AS_STRING(out.offsets)
+    sinks.timestamps = <int64_t*>PyByteArray_AS_STRING(out.timestamps)
+    sinks.key_flags = PyByteArray_AS_STRING(out.key_flags)
+    sinks.value_flags = PyByteArray_AS_STRING(out.value_flags)
+    sinks.key_ends = <int32_t*>PyByteArray_AS_STRING(out.key_ends)
+    sinks.value_ends = <int32_t*>PyByteArray_AS_STRING(out.value_ends)
+    sinks.key_data = PyByteArray_AS_STRING(out.key_data)
+    sinks.value_data = PyByteArray_AS_STRING(out.value_data)
+    sinks.row = out.rows
+    sinks.key_used = out.key_used
+    sinks.value_used = out.value_used
+    return sinks
+
+
 cdef inline void put_row(
-    Columns out, long long offset, long long timestamp, const unsigned char* key, Py_ssize_t key_size,
+    Sinks* to, long long offset, long long timestamp, const unsigned char* key, Py_ssize_t key_size,
     const unsigned char* value, Py_ssize_t value_size
-) noexcept:
-    cdef Py_ssize_t row = out.rows
-    (<int64_t*>PyByteArray_AS_STRING(out.offsets))[row] = offset
-    (<int64_t*>PyByteArray_AS_STRING(out.timestamps))[row] = timestamp
-    PyByteArray_AS_STRING(out.key_flags)[row] = key_size >= 0
-    PyByteArray_AS_STRING(out.value_flags)[row] = value_size >= 0
+) noexcept nogil:
+    cdef Py_ssize_t row = to.row
+    to.offsets[row] = offset
+    to.timestamps[row] = timestamp
+    to.key_flags[row] = key_size >= 0
+    to.value_flags[row] = value_size >= 0
     if key_size > 0:
-        memcpy(PyByteArray_AS_STRING(out.key_data) + out.key_used, key, key_size)
-        out.key_used += key_size
+        memcpy(to.key_data + to.key_used, key, key_size)
+        to.key_used += key_size
     if value_size > 0:
-        memcpy(PyByteArray_AS_STRING(out.value_data) + out.value_used, value, value_size)
-        out.value_used += value_size
-    (<int32_t*>PyByteArray_AS_STRING(out.key_ends))[row + 1] = <int32_t>out.key_used
-    (<int32_t*>PyByteArray_AS_STRING(out.value_ends))[row + 1] = <int32_t>out.value_used
-    out.rows = row + 1
+        memcpy(to.value_data + to.value_used, value, value_size)
+        to.value_used += value_size
+    to.key_ends[row + 1] = <int32_t>to.key_used
+    to.value_ends[row + 1] = <int32_t>to.value_used
+    to.row = row + 1
+
+
+cdef inline int keep(Columns out, Sinks* sinks) except -1:
+    out.rows = sinks.row
+    out.key_used = sinks.key_used
+    out.value_used = sinks.value_used
+    return 0
 
 
 cdef inline int add_row(Columns out, long long offset, long long timestamp, object key, object value) except -1:
     cdef bytes k = b"" if key is None else key
     cdef bytes v = b"" if value is None else value
+    cdef Sinks sinks
     make_room(out, 1, PyBytes_GET_SIZE(k), PyBytes_GET_SIZE(v))
+    sinks = sinks_of(out)
     put_row(
-        out, offset, timestamp,
+        &sinks, offset, timestamp,
         <const unsigned char*>PyBytes_AS_STRING(k), -1 if key is None else PyBytes_GET_SIZE(k),
         <const unsigned char*>PyBytes_AS_STRING(v), -1 if value is None else PyBytes_GET_SIZE(v),
     )
+    return keep(out, &sinks)
+
+
+cdef inline int put_headers(Columns out, Py_ssize_t row, Raw* raw) except -1 nogil:
+    with gil:
+        out.headers.append((row, PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)))
     return 0
 
 
 cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit) except -1:
+    """The thread that fetches goes on meanwhile: nothing here needs the interpreter but headers and errors."""
     cdef Py_buffer view
     cdef Raw raw
+    cdef Sinks sinks
     cdef const unsigned char* at
     cdef const unsigned char* end
     cdef Py_ssize_t left = self.left
     cdef Py_ssize_t done = 0
-    cdef long long first = self.next_offset - self.base_offset
+    cdef Py_ssize_t room = self.body_end - self.pos
+    cdef long long base_offset = self.base_offset
+    cdef long long base_timestamp = self.base_timestamp
+    cdef long long append_time = self.append_time
+    cdef long long first = self.next_offset - base_offset
     raw.offset = first - 1
+    # What of a batch is not taken at once is little; so is what its keys do not need of the room.
+    make_room(out, min(left, limit), room, room)
+    sinks = sinks_of(out)
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
     try:
         at = <const unsigned char*>view.buf + self.pos
         end = <const unsigned char*>view.buf + self.body_end
-        make_room(out, min(left, limit), 0, 0)
-        while left and done < limit:
-            at = read_record(at, end, first, &raw)
-            left -= 1
-            if raw.offset < first:
-                continue
-            make_room(out, 1, raw.key_size, raw.value_size)
-            if raw.headers != NULL:
-                out.headers.append(
-                    (out.rows, PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers))
+        with nogil:
+            while left and done < limit:
+                at = read_record(at, end, first, &raw)
+                left -= 1
+                if raw.offset < first:
+                    continue
+                if raw.headers != NULL:
+                    put_headers(out, sinks.row, &raw)
+                put_row(
+                    &sinks, base_offset + raw.offset,
+                    base_timestamp + raw.timestamp if append_time < 0 else append_time,
+                    raw.key, raw.key_size, raw.value, raw.value_size,
                 )
-            put_row(
-                out, self.base_offset + raw.offset,
-                self.base_timestamp + raw.timestamp if self.append_time < 0 else self.append_time,
-                raw.key, raw.key_size, raw.value, raw.value_size,
-            )
-            done += 1
-        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
+                done += 1
+        self._moved(at - <const unsigned char*>view.buf, left, base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
+    keep(out, &sinks)
     return done

@@ -345,12 +345,15 @@ class Fetched:
         """Append up to `limit` records to `out`; returns how many. Fewer means that there are no more (`exhausted`), or
         that what follows cannot be read."""
         done = 0
+        before = len(out)
         while done < limit:
             try:
                 if self.left == 0 and not self._open():
                     break
                 done += self._take_old(out, limit - done) if self.old is not None else self._take(out, limit - done)
             except KafkaError as error:
+                # Records before the one that cannot be read, of the same batch, come with it or not at all.
+                del out[before + done :]
                 if done:
                     break
                 raise self._about(error) from None
@@ -395,7 +398,7 @@ class Fetched:
         while True:
             start = self.batch_end
             if cython.compiled and open_plain(self):  # type: ignore[name-defined]  # noqa: F821
-                if self.check_crcs and crc32c(data[start + 21 : self.batch_end]) != self.crc:
+                if self.check_crcs and _checksum(data[start + 21 : self.batch_end]) != self.crc:
                     self.batch_end = start
                     self.left = 0
                     raise corrupt(f"the checksum of the batch at offset {self.base_offset} does not match its bytes")
@@ -418,7 +421,7 @@ class Fetched:
             if self.last_offset < self.next_offset:
                 self.batch_end = batch_end
                 continue
-            if self.check_crcs and crc32c(data[start + 21 : batch_end]) != crc:
+            if self.check_crcs and _checksum(data[start + 21 : batch_end]) != crc:
                 raise corrupt(f"the checksum of the batch at offset {base_offset} does not match its bytes")
             if skip or count == 0:
                 self.epoch = epoch
@@ -516,6 +519,7 @@ class Fetched:
             try:
                 return take_columns(self, out, limit)  # type: ignore[name-defined,no-any-return]  # noqa: F821
             except ValueError as error:
+                out.headers = [found for found in out.headers if found[0] < out.rows]
                 raise corrupt(str(error)) from None
         else:
             records: list[ConsumerRecord] = []
@@ -692,6 +696,11 @@ class Fetched:
             self.next_offset = self.last_offset + 1
         else:
             self.next_offset = self.old[self.pos - 1].offset + 1
+
+
+def _checksum(data: Any) -> int:
+    """For all but small batches other threads run meanwhile: the one that fetches may be waiting for that."""
+    return crc32c(data, 0, 1) if len(data) >= 4096 else crc32c(data)
 
 
 def _control_type(body: bytes) -> int:

@@ -328,6 +328,27 @@ def test_a_count_that_lies_is_an_error(hot: ModuleType) -> None:
             take(fetched(hot, bytes(data), check_crcs=False))
 
 
+def test_nothing_is_taken_of_a_batch_that_lies_further_on(hot: ModuleType) -> None:
+    builder = BatchBuilder(base_offset=1)
+    for value in (b"a", b"b"):
+        builder.append(Record(timestamp=TIME, value=value, headers=(("h", b"1"),)))
+    bad = bytearray(builder.build())
+    # The length of the last value.
+    bad[bad.rindex(b"b") - 1] = 100
+    one = fetched(hot, batch(0, b"good") + bytes(bad), check_crcs=False)
+    out: list[Any] = []
+    assert one.take(out, 100) == 1 and len(out) == 1
+    with pytest.raises(KafkaError):
+        one.take(out, 100)
+    assert len(out) == 1 and one.next_offset == 1
+    table = hot.Columns()
+    one.rewind(0)
+    assert one.take_columns(table, 100) == 1
+    with pytest.raises(KafkaError):
+        one.take_columns(table, 100)
+    assert (table.rows, table.headers) == (1, [])
+
+
 def test_going_back_reads_the_same_records_again(hot: ModuleType) -> None:
     one = fetched(hot, LOG, aborted=[(0, 1)])
     first = take(one)
