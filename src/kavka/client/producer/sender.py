@@ -380,9 +380,7 @@ class Sender:
         batch.in_flight = False
         if code in _STALE:
             self._cluster.request_update()
-        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (
-            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and sequences is not None and sequences.was_stored(batch)
-        ):
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             # The broker has it, from longer ago than it remembers offsets.
             self._stored(batch, -1, -1)
             return

@@ -49,12 +49,17 @@ class Sequences:
         if not self.known:
             return False
         in_flight = queue.in_flight
-        if batch.base_sequence < 0:
-            if in_flight and self._is_stale(queue):
-                return False
-            return not queue.unresolved
-        # One that is sent again waits for those before it: they may have to get new sequences.
-        return not in_flight or in_flight[0].base_sequence == batch.base_sequence
+        if batch.base_sequence >= 0:
+            # One that is sent again waits for those before it: they may have to get new sequences.
+            return not in_flight or in_flight[0] is batch
+        if queue.unresolved:
+            return False
+        # A broker that does not know the producer takes any sequence for its first: only when it has answered once may
+        # more than one batch be in flight. And none follows one that is sent again: should that be refused once more,
+        # the ones after it could make the broker forget that it has had it.
+        return not in_flight or (
+            queue.last_acked_sequence >= 0 and in_flight[0].attempts <= 1 and not self._is_stale(queue)
+        )
 
     def assign(self, queue: PartitionQueue, batch: Batch) -> None:
         """Give the batch its place, when it is sent for the first time."""
@@ -130,17 +135,6 @@ class Sequences:
         if code == ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
             return bool(outdated)
         return KafkaError(code).retriable
-
-    def was_stored(self, batch: Batch) -> bool:
-        """Whether the broker has the batch for sure, although it refuses it as out of order: one after it was stored,
-        and it is too long ago for the broker to know it again."""
-        queue = batch.queue
-        if batch.base_sequence < 0 or queue.last_acked_sequence < 0:
-            return False
-        if batch.signed != (queue.producer_id, queue.producer_epoch, batch.base_sequence):
-            return False
-        last = (batch.base_sequence + batch.count - 1) % SEQUENCES
-        return (queue.last_acked_sequence - last) % SEQUENCES < SEQUENCES // 2
 
     def failed(self, batch: Batch, code: ErrorCode, certain: bool) -> None:
         """The batch is given up. `certain`: the broker does not have it, so the sequences after it would leave a

@@ -39,6 +39,7 @@ class Log:
         self.values: list[bytes] = []
         self.producers: dict[int, dict[str, Any]] = {}
         self.max_batch = 1 << 30
+        self.strict = False
         self.start_offset = 0
 
     def append(self, data: memoryview) -> tuple[int, int]:
@@ -52,9 +53,11 @@ class Log:
         if header.producer_id >= 0:
             state = self.producers.get(header.producer_id)
             if state is None or header.producer_epoch > state["epoch"]:
-                if first != 0:
+                # As in Kafka: where nothing is known of the producer, any sequence will do.
+                if first != 0 and (state is not None or self.strict):
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-                state = self.producers[header.producer_id] = {"epoch": header.producer_epoch, "next": 0, "known": []}
+                state = {"epoch": header.producer_epoch, "next": first, "known": []}
+                self.producers[header.producer_id] = state
             elif header.producer_epoch < state["epoch"]:
                 return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             for known_first, known_count, offset in state["known"]:
@@ -253,6 +256,11 @@ class Bench:
             except StopIteration as stop:
                 return stop.value
         return future
+
+    async def warm_up(self) -> None:
+        """One record through, so that the broker knows the producer."""
+        self.send(b"warm")
+        await self.answer_all()
 
     async def settle(self, turns: int = 6) -> None:
         for _ in range(turns):

@@ -1,0 +1,32 @@
+"""The tests of our clients, against Apache Kafka in place of Kavka: the same results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import targets
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ("test_our_producer.py", "test_our_admin.py", "test_documented_examples.py")
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [targets.APACHE, targets.APACHE_39])
+def test_what_holds_for_kavka_holds_for_apache_kafka(java_parts: None, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--target", name]
+        + [f"tests/integration/{file}" for file in FILES],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
