@@ -72,12 +72,14 @@ def test_only_one_batch_is_in_flight_until_the_broker_knows_the_producer() -> No
 
 def test_a_request_has_one_batch_of_each_partition() -> None:
     async def work() -> None:
-        async with Bench(partitions=3, linger_ms=20) as bench:
+        async with Bench(partitions=3, linger_ms=60_000) as bench:
             for i in range(6):
                 bench.send(b"%d" % i, partition=i % 3)
+            flushing = asyncio.create_task(bench.core.flush())
             requests = await bench.requests(1)
             assert sequences(requests[0]) == [(0, 0, 2)] * 3
             await bench.answer_all()
+            await flushing
 
     run(work())
 
