@@ -211,6 +211,11 @@ class Connection:
                 position += 4
                 self._handle(data[position : position + size])
                 position += size
+                if len(self._unanswered) >= MAX_UNANSWERED:
+                    # Small requests, thousands in one read: their answers leave before more of them are made.
+                    self._finish_turn()
+                    if self._congested():
+                        break
                 if self._muted or self.closed:
                     break
             if position < end:
