@@ -85,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.closed = False
         self.throttled_until = 0.0
+        self.new_buffer: Callable[[int], bytearray] = bytearray
+        """Makes the memory of a large answer; who only reads records from it need not have it filled with zeroes."""
         self.writable = True
         self.last_used = monotonic()
         self.on_close: Callable[[Connection], None] | None = None
@@ -316,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             after = start + 4 + size
             if after > end:
                 if size + 4 > BUFFER_SIZE:
-                    body = bytearray(size)
+                    body = self.new_buffer(size)
                     have = end - start - 4
                     body[:have] = view[start + 4 : end]
                     self._body, self._body_filled, self._filled = body, have, 0

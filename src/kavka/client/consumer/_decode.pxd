@@ -3,7 +3,9 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
@@ -19,7 +21,7 @@ cdef class ConsumerRecord:
 
 
 cdef class Columns:
-    cdef public Py_ssize_t rows, room
+    cdef public Py_ssize_t rows, room, most
     cdef public object offsets, timestamps, keys, values
     cdef public bytearray key_data, value_data, key_ends, value_ends, key_flags, value_flags
     cdef public list headers, runs, types
@@ -47,6 +49,11 @@ cdef class Fetched:
     cdef Py_ssize_t _take(self, list out, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_columns(self, Columns out, Py_ssize_t limit) except -1
     cdef _moved(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
+
+
+cdef inline bytearray new_bytearray(Py_ssize_t size):
+    """Not filled with zeroes, as `bytearray(size)` is."""
+    return PyByteArray_FromStringAndSize(NULL, size)
 
 
 cdef inline long long big_endian(const unsigned char* at, int size) noexcept nogil:

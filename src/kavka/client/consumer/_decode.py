@@ -120,6 +120,13 @@ class ConsumerRecord:
         )
 
 
+def new_buffer(size: int) -> bytearray:
+    """Compiled, it is not filled with zeroes, as it is about to be with something else."""
+    if cython.compiled:
+        return new_bytearray(size)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+    return bytearray(size)
+
+
 def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
     """The headers of a record, from their count to the record's end, which must be that of the last of them."""
     end = len(data)
@@ -202,6 +209,7 @@ class Columns:
         "key_flags",
         "key_used",
         "keys",
+        "most",
         "offsets",
         "room",
         "rows",
@@ -215,7 +223,9 @@ class Columns:
         "values",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 0, most: int = MAX_COLUMN) -> None:
+        """`size`: how many bytes of values are to be expected. `most`: with so many it is full; a batch may be more."""
+        self.most = most
         self.rows = 0
         self.room = 0
         self.offsets: Any = bytearray() if cython.compiled else []
@@ -225,7 +235,10 @@ class Columns:
         self.key_used = 0
         self.value_used = 0
         self.key_data = bytearray()
-        self.value_data = bytearray()
+        if cython.compiled:
+            self.value_data = new_bytearray(size)  # type: ignore[name-defined,has-type]  # noqa: F821
+        else:
+            self.value_data = bytearray()
         self.key_ends = bytearray(4)
         self.value_ends = bytearray(4)
         self.key_flags = bytearray()
@@ -360,9 +373,9 @@ class Fetched:
         return done
 
     def take_columns(self, out: Columns, limit: int) -> int:
-        """As `take`, into columns; also stops where they are as large as 4-byte ends can tell."""
+        """As `take`, into columns; also stops where those are full."""
         done = 0
-        while done < limit and out.value_used < MAX_COLUMN and out.key_used < MAX_COLUMN:
+        while done < limit and out.value_used < out.most and out.key_used < out.most:
             try:
                 if self.left == 0 and not self._open():
                     break

@@ -16,7 +16,7 @@ from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
-from kavka.client.consumer._decode import Fetched, end_of_batches
+from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
 from kavka.client.consumer.metrics import ConsumerMetrics
@@ -199,6 +199,7 @@ class Fetcher:
         request, highest = session.request(wanted)
         self._fill(request)
         version = connection.version_of(FetchRequest.API_KEY, highest)
+        connection.new_buffer = new_buffer
         answer = _Answer(self, node, session, asked, version, self._now())
         self._busy.add(node)
         try:
