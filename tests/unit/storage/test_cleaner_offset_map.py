@@ -57,7 +57,7 @@ def test_the_memory_taken_stays_within_the_buffer(expected):
         found.put_all([(b"a key of some length %d" % n, (1 << 40) + n)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # What threads that earlier tests have left behind allocate meanwhile is counted too; a table that is too large, or a
+    # What threads that earlier tests left behind allocate meanwhile is counted too; a table that is too large, or a
     # dict in its place, would be several times the buffer.
     assert found.size == count and peak <= buffer * 1.25
 
