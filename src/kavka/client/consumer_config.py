@@ -67,7 +67,7 @@ CONSUMER_CONFIGS = ConfigTable("consumer", (
     K("fetch.max.wait.ms", INT, 500, "But no longer than this.", AtLeast(0), LOW),
     K("fetch.max.bytes", INT, 52_428_800, "The most bytes of one fetch.", AtLeast(0)),
     K("max.partition.fetch.bytes", INT, 1_048_576, "The most bytes of one partition in one fetch; where it is not set, "
-      "it grows to 4 MB while the program waits for records.", AtLeast(0), HIGH),
+      "it grows to 2 MB while the program waits for records.", AtLeast(0), HIGH),
     K("check.crcs", BOOLEAN, True, "Check the CRC of what was fetched.", importance=LOW),
     K("client.rack", STRING, "", "Where this client is: it fetches from a replica in the same rack."),
     K("allow.auto.create.topics", BOOLEAN, True, "Subscribing to a topic that is not there may create it."),

@@ -34,7 +34,7 @@ CHANNEL = "fetch"
 AHEAD = 2
 # Where max.partition.fetch.bytes is not set, a partition that always fills its answers, to a program that waits for
 # them, is asked for more at a time, up to this: with 1 MB the time between answers is a quarter of the whole.
-MOST_AT_A_TIME = 4 * 1024 * 1024
+MOST_AT_A_TIME = 2 * 1024 * 1024
 
 _NEEDS_METADATA = frozenset(
     {

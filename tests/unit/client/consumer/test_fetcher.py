@@ -122,7 +122,7 @@ def test_more_is_asked_for_at_a_time_where_the_program_waits_for_it_and_no_limit
 
     async def main() -> None:
         mb = 1024 * 1024
-        assert await sizes(Setup()) == [mb, 2 * mb, 4 * mb, 4 * mb, 4 * mb]
+        assert await sizes(Setup()) == [mb, 2 * mb, 2 * mb, 2 * mb, 2 * mb]
         set_by_the_user = {"max.partition.fetch.bytes": 1000}
         assert await sizes(Setup(**set_by_the_user)) == [1000] * 5
         assert await sizes(Setup(**{"fetch.max.bytes": mb})) == [mb] * 5
