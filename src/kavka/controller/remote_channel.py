@@ -1,0 +1,45 @@
+"""How the controller reaches a broker in another process: its requests over a connection of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kavka.client.errors import UnsupportedVersion
+from kavka.common.errors import KafkaError
+from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
+from kavka.replication.peers import Peers
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "controller"
+RETRY_S = 0.1
+
+
+class RemoteChannel(BrokerChannel):
+    """Tries until the broker answers or `close` ends it: a broker that takes an order twice does the same as once, as
+    every order carries its epochs."""
+
+    def __init__(self, broker_id: int, peers: Peers, request_timeout_s: float) -> None:
+        self._broker_id = broker_id
+        self._peers = peers
+        self._timeout_s = request_timeout_s
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        complained = False
+        while True:
+            try:
+                response: ControlResponse = await self._peers.ask(
+                    self._broker_id, request, channel=CHANNEL, timeout=self._timeout_s
+                )
+                return response
+            except UnsupportedVersion:
+                raise
+            except KafkaError as error:
+                if not complained:
+                    log.warning("Broker %d does not take a %s: %s", self._broker_id, type(request).__name__, error)
+                    complained = True
+                await asyncio.sleep(RETRY_S)
+
+    def close(self) -> None:
+        self._peers.close_channel(self._broker_id, CHANNEL)
