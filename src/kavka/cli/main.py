@@ -1,31 +1,11 @@
-"""`kavka <tool>`: one command for all tools. Each is a file beside this one, imported only when it is asked for."""
+"""`kavka <tool>`: one command for all tools."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import NamedTuple
 
-
-class Tool(NamedTuple):
-    name: str
-    group: str
-    help: str
-    function: str
-    """`module:function`, called with the arguments after the name; returns the exit code."""
-    aliases: tuple[str, ...] = ()
-
-
-TOOLS = (
-    Tool("server", "Broker", "start a broker", "kavka.cli.server:main", ("server-start",)),
-    Tool("server-stop", "Broker", "stop the brokers that were started from here", "kavka.cli.server:stop_main"),
-)
-
-
-def find(name: str) -> Tool | None:
-    """By its name, by Kafka's (`kafka-server-start.sh`), or by Kafka's without the `kafka-` or the `.sh`."""
-    plain = name.removesuffix(".sh").removeprefix("kafka-")
-    return next((tool for tool in TOOLS if plain == tool.name or plain in tool.aliases), None)
+from kavka.cli.catalogue import TOOLS, Tool, find, groups
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,9 +29,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(tool: Tool, arguments: list[str]) -> int:
-    module, _, function = tool.function.partition(":")
     try:
-        return int(getattr(import_module(module), function)(arguments) or 0)
+        return int(getattr(import_module(tool.module), tool.main)(arguments) or 0)
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
@@ -63,9 +42,9 @@ def _run(tool: Tool, arguments: list[str]) -> int:
 
 def _help() -> str:
     lines = ["usage: kavka <tool> [options]", "       kavka <tool> --help"]
-    for group in dict.fromkeys(tool.group for tool in TOOLS):
+    for group, tools in groups():
         lines += ["", group]
-        lines += [f"  {tool.name:<24}{tool.help}" for tool in TOOLS if tool.group == group]
+        lines += [f"  {tool.name:<28}{tool.help}" for tool in tools]
     return "\n".join(lines)
 
 

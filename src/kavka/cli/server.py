@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import logging
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING
 from kavka import __version__
 from kavka.broker.settings import Listener, Settings, SettingsError
 from kavka.cli import running
-from kavka.cli.arguments import ArgumentParser
+from kavka.cli.options import Arguments, Command, Option, Positional
+from kavka.cli.tool import run
 from kavka.common.config import ConfigError
 
 if TYPE_CHECKING:
@@ -30,73 +30,82 @@ STOP_TIMEOUT_S = 60.0
 PATIENCE_AFTER_EOF_S = 5.0
 
 
+_OVERRIDE = Option("override", "A setting that counts more than the file's.", "name=value", repeated=True)
+
+COMMAND = Command(
+    "server",
+    "Start a broker. Without a file: one node on localhost:9092 with its data in ./kavka-data.",
+    (
+        Option("daemon", "In the background; returns once it is ready."),
+        _OVERRIDE,
+        # For whoever starts a broker as a child: the listeners are written to this descriptor, one per line, when it
+        # is ready; and with the other the broker ends when its standard input does, that is when its parent is gone.
+        Option("ready-fd", "The listeners are written here.", "descriptor", int, hidden=True),
+        Option("stop-on-eof", "End with the standard input.", hidden=True),
+    ),
+    positionals=(Positional("server.properties", "Settings, by Kafka's names.", required=False),),
+    examples=("kavka server -daemon config/standalone.properties --override num.partitions=3",),
+)
+
+STOP_COMMAND = Command(
+    "server-stop",
+    "Stop the brokers that were started with this installation of Kavka, and wait until they are gone. "
+    "No other process is ever touched.",
+    (
+        _OVERRIDE,
+        Option("timeout", "How long to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="60"),
+    ),
+    positionals=(
+        Positional("server.properties", "Stop only the broker with the log directories of this file.", required=False),
+    ),
+)
+
+
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    return run(COMMAND, argv, lambda args: _start(argv, args))
+
+
+def stop_main(argv: list[str]) -> int:
+    return run(STOP_COMMAND, argv, _stop)
+
+
+def _start(argv: list[str], args: Arguments) -> int:
     try:
-        settings = Settings.load(options.file, options.override)
+        settings = Settings.load(_file(args), args["override"])
     except (ConfigError, SettingsError) as error:
         return _fail(str(error))
-    if options.daemon:
+    if args["daemon"]:
         return _start_daemon(argv, settings)
     _set_up_logging()
     for warning in settings.warnings:
         log.warning("%s", warning)
-    if options.stop_on_eof:
+    if args["stop-on-eof"]:
         threading.Thread(target=_stop_on_eof, daemon=True, name="kavka-parent-watch").start()
-    return _serve(settings, options.ready_fd)
+    return _serve(settings, args["ready-fd"])
 
 
-def stop_main(argv: list[str]) -> int:
-    parser = ArgumentParser(
-        prog="kavka server-stop",
-        description="Stop the brokers that were started with this installation of Kavka, and wait until they are gone. "
-        "No other process is ever touched.",
-    )
-    parser.add_argument(
-        "file", nargs="?", help="stop only the broker with the log directories of this server.properties"
-    )
-    parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="as given to the start")
-    parser.add_argument("--timeout", type=float, default=STOP_TIMEOUT_S, metavar="SECONDS", help="default: 60")
-    options = parser.parse_args(argv)
+def _stop(args: Arguments) -> int:
     entries = running.brokers()
-    if options.file is not None or options.override:
+    if args.positionals or "override" in args:
         try:
-            wanted = {str(path) for path in Settings.load(options.file, options.override).log_dirs}
+            wanted = {str(path) for path in Settings.load(_file(args), args["override"]).log_dirs}
         except (ConfigError, SettingsError) as error:
             return _fail(str(error))
         entries = [entry for entry in entries if wanted & set(entry.log_dirs)]
     if not entries:
         return _fail("no Kavka broker to stop")
-    left = running.stop(entries, options.timeout)
+    left = running.stop(entries, args["timeout"])
     for entry in entries:
         if entry not in left:
             print(f"stopped broker {entry.broker_id} (process {entry.pid})")
     if left:
         pids = ", ".join(str(entry.pid) for entry in left)
-        return _fail(f"still running after {options.timeout:g} s: process {pids}")
+        return _fail(f"still running after {args['timeout']:g} s: process {pids}")
     return 0
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="kavka server",
-        description="Start a broker. Without a file: one node on localhost:9092 with its data in ./kavka-data.",
-    )
-    parser.add_argument("-daemon", "--daemon", action="store_true", help="in the background; returns once it is ready")
-    parser.add_argument("file", nargs="?", metavar="server.properties", help="settings, by Kafka's names")
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting that counts more than the file's",
-    )
-    parser.add_argument("--version", action="version", version=f"kavka {__version__}")
-    # For whoever starts a broker as a child: the listeners are written to this descriptor, one per line, when it is
-    # ready; and with the other the broker ends when its standard input does, that is when its parent is gone.
-    parser.add_argument("--ready-fd", type=int, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
-    return parser
+def _file(args: Arguments) -> str | None:
+    return args.positionals[0] if args.positionals else None
 
 
 def _serve(settings: Settings, ready_fd: int | None) -> int:

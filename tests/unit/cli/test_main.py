@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import kavka
 from kavka.cli import main as cli
+from kavka.cli.catalogue import table_of
 
 
 @pytest.mark.parametrize(
@@ -25,11 +28,27 @@ def test_a_tool_is_found_by_every_name_it_has(name, tool):
 
 
 def test_every_tool_points_to_a_function_that_is_there():
-    from importlib import import_module
-
     for tool in cli.TOOLS:
-        module, _, function = tool.function.partition(":")
-        assert callable(getattr(import_module(module), function))
+        assert callable(getattr(import_module(tool.module), tool.main))
+
+
+def test_every_tool_has_a_table_under_its_own_name():
+    for tool in cli.TOOLS:
+        assert table_of(tool).name == tool.name
+
+
+def test_no_name_stands_for_two_tools():
+    names = [name for tool in cli.TOOLS for name in {tool.name, *tool.aliases, *tool.script_names}]
+    assert len(names) == len(set(names))
+
+
+def test_every_tool_has_its_scripts_with_and_without_sh():
+    bin_folder = Path(__file__).parents[3] / "bin"
+    for tool in cli.TOOLS:
+        for script in tool.script_names:
+            assert (bin_folder / f"{script}.sh").resolve() == (bin_folder / "kavka").resolve()
+            if script != "zkServer":
+                assert (bin_folder / script).resolve() == (bin_folder / "kavka").resolve()
 
 
 def test_help_lists_all_tools_under_their_groups(capsys):

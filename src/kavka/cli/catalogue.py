@@ -1,0 +1,66 @@
+"""The list of all tools. Each is a file beside this one, imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kavka.cli.options import Command
+
+
+class Tool(NamedTuple):
+    name: str
+    group: str
+    help: str
+    module: str
+    """Has `main`, called with the arguments after the name, which returns the exit code; and `COMMAND`, the table."""
+    main: str = "main"
+    table: str = "COMMAND"
+    aliases: tuple[str, ...] = ()
+    scripts: tuple[str, ...] | None = None
+    """Its names under bin/, without .sh: `kafka-` and its own, unless it has others."""
+
+    @property
+    def script_names(self) -> tuple[str, ...]:
+        return (f"kafka-{self.name}",) if self.scripts is None else self.scripts
+
+
+BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
+REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Measuring and verifying", "This command"
+
+TOOLS = (
+    Tool(
+        "server", BROKER, "start a broker", "kavka.cli.server",
+        aliases=("server-start",), scripts=("kafka-server-start",),
+    ),
+    Tool(
+        "server-stop", BROKER, "stop the brokers that were started from here", "kavka.cli.server",
+        main="stop_main", table="STOP_COMMAND",
+    ),
+    Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
+    Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
+)  # fmt: skip
+
+
+def find(name: str) -> Tool | None:
+    """By its name, by Kafka's (`kafka-server-start.sh`), or by Kafka's without the `kafka-` or the `.sh`."""
+    full = name.removesuffix(".sh")
+    plain = full.removeprefix("kafka-")
+    for tool in TOOLS:
+        if plain == tool.name or plain in tool.aliases or full in tool.script_names:
+            return tool
+    return None
+
+
+def table_of(tool: Tool) -> Command:
+    from importlib import import_module
+
+    found: Command = getattr(import_module(tool.module), tool.table)
+    return found
+
+
+def groups() -> Iterator[tuple[str, list[Tool]]]:
+    """Tools by what they are for."""
+    for group in dict.fromkeys(tool.group for tool in TOOLS):
+        yield group, [tool for tool in TOOLS if tool.group == group]

@@ -1,0 +1,114 @@
+"""How tools reach a cluster: the options for it, the one place that makes clients' settings and the Admin from them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.options import Arguments, Option, UsageError
+from kavka.cli.tool import ToolError, note
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+
+DEFAULT_TIMEOUT_MS = 60_000
+PATIENCE_S = 3.0
+"""How long nothing is said while no broker answers."""
+
+BOOTSTRAP = Option(
+    "bootstrap-server", "Brokers to begin with: host:port, separated by commas.", "server to connect to"
+)
+BROKER_LIST = Option("broker-list", "As --bootstrap-server.", "server to connect to", older=True)
+ZOOKEEPER = Option(
+    "zookeeper",
+    "Read the brokers from ZooKeeper, then go on as with --bootstrap-server.",
+    "host:port[/chroot]",
+    older=True,
+)
+COMMAND_CONFIG = Option(
+    "command-config", "A file with settings of the admin client.", "command config property file", completes="file"
+)
+TIMEOUT = Option(
+    "timeout", "How long to wait for the cluster, in milliseconds.", "timeout (ms)", int, DEFAULT_TIMEOUT_MS
+)
+JSON = Option("json", "Print JSON.")
+
+
+def connection_options(*, config: Option = COMMAND_CONFIG, timeout: Option | None = TIMEOUT) -> tuple[Option, ...]:
+    """For tools that work through the admin API."""
+    return (BOOTSTRAP, config, *((timeout,) if timeout else ()), BROKER_LIST, ZOOKEEPER)
+
+
+def bootstrap_servers(args: Arguments, *, also: str = "") -> str:
+    """The brokers to begin with, from whichever option names them; `also` is another option that may."""
+    given = args.first("bootstrap-server", "broker-list", *((also,) if also else ()))
+    if given:
+        return str(given)
+    if "zookeeper" in args:
+        from kavka.cli.zookeeper_brokers import brokers_in_zookeeper
+
+        return brokers_in_zookeeper(args.command.name, args["zookeeper"])
+    raise UsageError('Missing required argument "[bootstrap-server]"')
+
+
+def settings_of(args: Arguments, *files: str, servers: str | None = None) -> dict[str, Any]:
+    """Settings for a client: those of the files that these options name, then the brokers and the timeout."""
+    settings: dict[str, Any] = {}
+    for option in files:
+        if option in args:
+            settings |= read_properties(args[option])
+    settings["bootstrap.servers"] = bootstrap_servers(args) if servers is None else servers
+    return settings
+
+
+def read_properties(path: str) -> dict[str, str]:
+    from kavka.common.properties import PropertiesError, parse_properties
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
+    except PropertiesError as error:
+        raise ToolError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise ToolError(f"{path}: this is not text in UTF-8") from None
+
+
+@contextmanager
+def admin_for(
+    args: Arguments, *, config: str = "command-config", servers: str | None = None, **defaults: Any
+) -> Iterator[Admin]:
+    """An Admin from the options. `defaults` are settings that a file may override."""
+    from kavka.client.admin import Admin
+    from kavka.common.errors import KafkaError
+
+    settings = {name.replace("_", "."): value for name, value in defaults.items()}
+    settings |= settings_of(args, config, servers=servers)
+    timeout = args.values.get("timeout")
+    if timeout is not None and ("timeout" in args or "default.api.timeout.ms" not in settings):
+        settings["default.api.timeout.ms"] = timeout
+        settings.setdefault("request.timeout.ms", min(timeout, 30_000))
+    limit = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
+    where = settings["bootstrap.servers"]
+    with Admin(settings) as admin:
+        timer = threading.Timer(PATIENCE_S, _say_when_nobody_answers, (admin, args.command.name, where, limit))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield admin
+        except KafkaError:
+            if _reached(admin):
+                raise
+            raise ToolError(f"no broker answered at {where} within {limit}") from None
+        finally:
+            timer.cancel()
+
+
+def _reached(admin: Admin) -> bool:
+    return admin.metrics()["connection-creation-total"] > 0
+
+
+def _say_when_nobody_answers(admin: Admin, tool: str, where: str, limit: str) -> None:
+    if not _reached(admin):
+        note(tool, f"no broker answers at {where} yet; waiting up to {limit} (--timeout)")

@@ -1,0 +1,43 @@
+"""Names as the tools take them: topics by pattern, ids as text, partitions as `topic:0,1`."""
+
+from __future__ import annotations
+
+import base64
+import re
+from uuid import UUID
+
+from kavka.cli.tool import ToolError
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+NO_ID = UUID(int=0)
+
+
+class TopicFilter:
+    """Kafka's include list: a regular expression for the whole name, in which a comma means "or"."""
+
+    def __init__(self, text: str) -> None:
+        pattern = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as error:
+            raise ToolError(f"{text} is an invalid regex ({error})") from None
+
+    def allows(self, topic: str, *, exclude_internal: bool = False) -> bool:
+        return self._pattern.fullmatch(topic) is not None and not (exclude_internal and topic in INTERNAL_TOPICS)
+
+
+def uuid_text(value: UUID) -> str:
+    """As Kafka writes ids: base64 for addresses, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def uuid_of(text: str) -> UUID:
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError:
+        raise ToolError(f"'{text}' is not a topic id") from None
+
+
+def ids(numbers: object) -> str:
+    """Broker ids, or nodes, separated by commas."""
+    return ",".join(str(getattr(item, "id", item)) for item in numbers)  # type: ignore[attr-defined]

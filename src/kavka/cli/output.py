@@ -1,0 +1,113 @@
+"""What tools print. Into a pipe: plain, byte for byte what Kafka's tools print, which each tool sees to. At a terminal:
+tables with aligned columns, colours, a line that shows how far long work is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+PROGRESS_INTERVAL_S = 0.2
+
+
+def at_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person reads this (standard output, unless another is given)."""
+    try:
+        return (sys.stdout if stream is None else stream).isatty()
+    except ValueError:
+        return False
+
+
+def _coloured(stream: TextIO | None = None) -> bool:
+    return at_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def style(text: str, *styles: str, stream: TextIO | None = None) -> str:
+    """The text in colour, or as it is where colours have no place."""
+    if not styles or not _coloured(stream):
+        return text
+    return f"\x1b[{';'.join(_STYLES[name] for name in styles)}m{text}\x1b[0m"
+
+
+def print_json(value: Any) -> None:
+    """For `--json`: indented at a terminal, one line in a pipe. Names are kept in the order given."""
+    import json
+
+    print(json.dumps(value, ensure_ascii=False, indent=2 if at_terminal() else None, default=str))
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Iterable[str] = (),
+    styled: Callable[[str, str], Sequence[str]] | None = None,
+) -> None:
+    """For terminals: a heading line and aligned columns; those named in `right` are numbers. `styled(heading, cell)`
+    gives the styles of a cell."""
+    texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
+    rights = set(right)
+
+    def padded(i: int, text: str) -> str:
+        return text.rjust(widths[i]) if headings[i] in rights else text.ljust(widths[i])
+
+    print(style("  ".join(padded(i, h) for i, h in enumerate(headings)).rstrip(), "bold"))
+    for row in texts:
+        cells = []
+        for i, text in enumerate(row):
+            shown = padded(i, text) if i + 1 < len(row) or headings[i] in rights else text
+            cells.append(style(shown, *(styled(headings[i], text) if styled else ())))
+        print("  ".join(cells))
+
+
+class Progress:
+    """A live line on standard error while something takes long; nothing where nobody looks.
+
+    with Progress() as progress:
+        progress.show("3 of 10 partitions")
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self.on = at_terminal(self._stream)
+        self._last = 0.0
+        self._shown = False
+
+    def show(self, text: str, *, now: bool = False) -> None:
+        """Replaces what was shown; not more often than five times a second, unless `now`."""
+        if not self.on:
+            return
+        moment = time.monotonic()
+        if not now and moment - self._last < PROGRESS_INTERVAL_S:
+            return
+        self._last = moment
+        width = self._width()
+        self._stream.write("\r" + (text if len(text) < width else text[: width - 2] + "…") + "\x1b[K")
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Before other output: the line is taken away."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+    def _width(self) -> int:
+        try:
+            return max(20, os.get_terminal_size(self._stream.fileno()).columns)
+        except (OSError, ValueError):
+            return 80
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()

@@ -1,0 +1,241 @@
+"""`kavka topics` (`kafka-topics`): create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.connecting import JSON, admin_for, connection_options
+from kavka.cli.names import INTERNAL_TOPICS, TopicFilter
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import print_json
+from kavka.cli.tool import ToolError, run
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+
+COLLISIONS = (
+    "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
+    "To avoid issues it is best to use either, but not both."
+)
+REPLICATION_FACTOR_MAX = 32767
+
+COMMAND = Command(
+    "topics",
+    "Create, list, describe and delete topics, or give them more partitions. kafka-configs changes their settings.",
+    (
+        Option("create", "Create a topic."),
+        Option("list", "List the topics' names."),
+        Option("describe", "Show partitions, leaders, replicas and settings."),
+        Option("alter", "Give topics more partitions."),
+        Option("delete", "Delete topics with all their records."),
+        Option(
+            "topic",
+            "Which topic. Except for --create a regular expression for the whole name; a comma separates several.",
+            "topic",
+            completes="topic",
+        ),
+        Option("topic-id", "Which topic to describe, by its id.", "topic-id"),
+        Option(
+            "partitions",
+            "How many partitions, of a new topic or after --alter (more than before: then keys go to other "
+            "partitions than they did). The broker's default where it is not given.",
+            "# of partitions",
+            int,
+            aliases=("partition",),
+        ),
+        Option(
+            "replication-factor",
+            "How many replicas each partition of a new topic has. The broker's default where it is not given.",
+            "replication factor",
+            int,
+        ),
+        Option(
+            "replica-assignment",
+            "The brokers of each partition: replicas separated by colons, partitions by commas, as in 0:1,1:2.",
+            "broker_id_for_part1_replica1 : broker_id_for_part1_replica2 , …",
+        ),
+        Option("config", "A setting of the new topic.", "name=value", repeated=True),
+        Option("if-exists", "Alter, delete or describe only what exists; nothing there is no error."),
+        Option("if-not-exists", "Create only what does not exist; if it does, that is no error."),
+        Option("exclude-internal", "Leave out the cluster's own topics from a list or a description."),
+        Option("topics-with-overrides", "Describe only topics with settings of their own."),
+        Option("under-replicated-partitions", "Describe only partitions that lack replicas in sync."),
+        Option("unavailable-partitions", "Describe only partitions without a leader that lives."),
+        Option("under-min-isr-partitions", "Describe only partitions with fewer replicas in sync than the minimum."),
+        Option("at-min-isr-partitions", "Describe only partitions with just the minimum of replicas in sync."),
+        Option(
+            "partition-size-limit-per-response",
+            "How many partitions the broker puts into one answer.",
+            "maximum number of partitions per response",
+            int,
+        ),
+        Option("delete-config", "Not supported any more: use kafka-configs.", "name", repeated=True, older=True),
+        JSON,
+        *connection_options(),
+    ),
+    actions=("list", "describe", "create", "alter", "delete"),
+    error="Error while executing topic command : ",
+    examples=(
+        "kavka topics --bootstrap-server localhost:9092 --create --topic orders --partitions 3",
+        "kavka topics --bootstrap-server localhost:9092 --describe --topic orders",
+        "kavka topics --bootstrap-server localhost:9092 --list",
+    ),
+)
+
+FILTERS = (
+    "under-replicated-partitions",
+    "unavailable-partitions",
+    "under-min-isr-partitions",
+    "at-min-isr-partitions",
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _body)
+
+
+def _body(args: Arguments) -> int | None:
+    _check(args)
+    with admin_for(args) as admin:
+        match args.action():
+            case "create":
+                _create(admin, args)
+            case "list":
+                _list(admin, args)
+            case "describe":
+                from kavka.cli.topics_describe import describe
+
+                describe(admin, args)
+            case "alter":
+                _alter(admin, args)
+            case "delete":
+                _delete(admin, args)
+    return 0
+
+
+def _check(args: Arguments) -> None:
+    """The combinations that Kafka refuses."""
+    if "delete-config" in args:
+        raise UsageError("--delete-config is not supported any more: kafka-configs --alter --delete-config does it")
+    if "create" in args:
+        args.require("topic")
+    if "alter" in args:
+        args.require("topic", "partitions")
+    if "delete" in args:
+        args.require("topic")
+    allowed = {
+        "config": ("create",),
+        "partitions": ("create", "alter"),
+        "replication-factor": ("create",),
+        "replica-assignment": ("create", "alter"),
+        "if-not-exists": ("create",),
+        "if-exists": ("alter", "delete", "describe"),
+        "exclude-internal": ("list", "describe"),
+        "topics-with-overrides": ("describe",),
+        "topic-id": ("describe",),
+        "json": ("list", "describe"),
+        **{name: ("describe",) for name in FILTERS},
+    }
+    for name, actions in allowed.items():
+        args.forbid(name, *(action for action in COMMAND.actions if action not in actions))
+    for name in (*FILTERS, "topics-with-overrides"):
+        args.forbid(name, *(other for other in (*FILTERS, "topics-with-overrides") if other != name))
+    if "create" in args:
+        args.forbid("replica-assignment", "partitions", "replication-factor")
+
+
+def matching(admin: Admin, args: Arguments, *, must_exist: bool) -> list[str]:
+    """Names that `--topic` stands for, or all; an error where it stands for none and that is not allowed."""
+    wanted = args["topic"]
+    exclude = bool(args["exclude-internal"])
+    names = sorted(admin.list_topics(list_internal=True))
+    if wanted is None:
+        return [name for name in names if not (exclude and name in INTERNAL_TOPICS)]
+    chosen = TopicFilter(wanted)
+    found = [name for name in names if chosen.allows(name, exclude_internal=exclude)]
+    if must_exist and wanted and not found:
+        raise ToolError(f"Topic '{wanted}' does not exist as expected")
+    return found
+
+
+def parse_assignment(text: str) -> dict[int, list[int]]:
+    """`0:1,1:2`: the brokers of each partition."""
+    assignment: dict[int, list[int]] = {}
+    for partition, entry in enumerate(text.split(",")):
+        try:
+            brokers = [int(piece) for piece in entry.split(":")]
+        except ValueError:
+            raise ToolError(f"'{entry}' in --replica-assignment is not a list of broker ids, as 0:1:2") from None
+        doubled = sorted({broker for broker in brokers if brokers.count(broker) > 1})
+        if doubled:
+            raise ToolError(
+                f"Partition replica lists may not contain duplicate entries: {','.join(map(str, doubled))}"
+            )
+        assignment[partition] = brokers
+        if len(brokers) != len(assignment[0]):
+            raise ToolError(f"Partition {partition} has different replication factor: {brokers}")
+    return assignment
+
+
+def _configs(pairs: list[str]) -> dict[str, Any]:
+    configs = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise ToolError('Invalid topic config: all configs to be added must be in the format "key=val".')
+        configs[name.strip()] = value.strip()
+    return configs
+
+
+def _create(admin: Admin, args: Arguments) -> None:
+    from kavka.client.admin import AdminError
+    from kavka.client.admin.types import NewTopic
+    from kavka.common.errors import ErrorCode
+
+    name = args["topic"]
+    configs = _configs(args["config"])
+    assignment = parse_assignment(args["replica-assignment"]) if "replica-assignment" in args else None
+    if "." in name or "_" in name:
+        print(COLLISIONS)
+    factor, partitions = args["replication-factor"], args["partitions"]
+    if factor is not None and not 0 < factor <= REPLICATION_FACTOR_MAX:
+        raise ToolError(f"The replication factor must be between 1 and {REPLICATION_FACTOR_MAX} inclusive")
+    if partitions is not None and partitions < 1:
+        raise ToolError("The partitions must be greater than 0")
+    try:
+        admin.create_topics([NewTopic(name, partitions, factor, assignment, configs)])
+    except AdminError as error:
+        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and args["if-not-exists"]:
+            return
+        raise
+    print(f"Created topic {name}.")
+
+
+def _list(admin: Admin, args: Arguments) -> None:
+    names = matching(admin, args, must_exist=False)
+    if args["json"]:
+        print_json(names)
+    elif names:
+        print("\n".join(names))
+
+
+def _alter(admin: Admin, args: Arguments) -> None:
+    from kavka.client.admin.types import NewPartitions
+
+    names = matching(admin, args, must_exist=not args["if-exists"])
+    if not names:
+        return
+    total = args["partitions"]
+    wanted = dict.fromkeys(names, NewPartitions(total))
+    if "replica-assignment" in args:
+        assignment = parse_assignment(args["replica-assignment"])
+        for name, description in admin.describe_topics(names).items():
+            there = len(description.partitions)
+            wanted[str(name)] = NewPartitions(total, [assignment[p] for p in sorted(assignment) if p >= there])
+    admin.create_partitions(wanted)
+
+
+def _delete(admin: Admin, args: Arguments) -> None:
+    names = matching(admin, args, must_exist=not args["if-exists"])
+    if names:
+        admin.delete_topics(names)

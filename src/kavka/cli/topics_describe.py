@@ -1,0 +1,205 @@
+"""`kavka topics --describe`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.names import NO_ID, ids, uuid_of, uuid_text
+from kavka.cli.options import Arguments
+from kavka.cli.output import at_terminal, print_json, print_table, style
+from kavka.cli.tool import ToolError
+from kavka.cli.topics import FILTERS, matching
+from kavka.client.admin.types import (
+    ConfigEntry,
+    ConfigResource,
+    PartitionReassignment,
+    TopicDescription,
+    TopicPartitionInfo,
+)
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+
+MINIMUM = "min.insync.replicas"
+
+
+@dataclass(slots=True)
+class _Partition:
+    info: TopicPartitionInfo
+    reassignment: PartitionReassignment | None
+    minimum: int
+
+    @property
+    def replication_factor(self) -> int:
+        """Without the replicas that a reassignment is adding."""
+        moving = self.reassignment
+        if moving is None or not {*moving.adding_replicas, *moving.removing_replicas} & {
+            node.id for node in self.info.replicas
+        }:
+            return len(self.info.replicas)
+        return len(moving.replicas) - len(moving.adding_replicas)
+
+    def is_what(self, filter_name: str, alive: set[int]) -> bool:
+        in_sync, leader = len(self.info.isr), self.info.leader
+        match filter_name:
+            case "under-replicated-partitions":
+                return in_sync < self.replication_factor
+            case "unavailable-partitions":
+                return leader is None or leader.id not in alive
+            case "under-min-isr-partitions":
+                return leader is None or in_sync < self.minimum
+            case _:
+                return in_sync == self.minimum
+
+
+def describe(admin: Admin, args: Arguments) -> None:
+    descriptions = _descriptions(admin, args)
+    if not descriptions:
+        if args["json"]:
+            print_json([])
+        return
+    names = [description.name for description in descriptions]
+    configs = admin.describe_configs([ConfigResource.topic(name) for name in names])
+    wanted = next((name for name in FILTERS if name in args), "")
+    alive = {node.id for node in admin.describe_cluster().nodes}
+    moving = _reassignments(admin, descriptions)
+    shown: list[dict[str, Any]] = []
+    for description in descriptions:
+        settings = configs[ConfigResource.topic(description.name)]
+        own = [entry for entry in settings.values() if not entry.is_default]
+        minimum = int(settings[MINIMUM].value or 1) if MINIMUM in settings else 1
+        partitions = [
+            _Partition(info, moving.get(TopicPartition(description.name, info.partition)), minimum)
+            for info in sorted(description.partitions, key=lambda info: info.partition)
+        ]
+        factor = partitions[0].replication_factor if partitions else 0
+        with_head = not wanted and (bool(own) or not args["topics-with-overrides"])
+        if args["topics-with-overrides"]:
+            partitions = []
+        elif wanted:
+            partitions = [partition for partition in partitions if partition.is_what(wanted, alive)]
+        if args["json"]:
+            if with_head or partitions:
+                shown.append(_as_json(description, factor, own, partitions))
+        elif at_terminal():
+            if with_head or partitions:
+                _show_table(description, factor, own, partitions)
+        else:
+            _show_plain(description, factor, own, partitions, with_head)
+    if args["json"]:
+        print_json(shown)
+
+
+def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
+    must_exist = not args["if-exists"]
+    if "topic-id" not in args:
+        names = matching(admin, args, must_exist=must_exist)
+        return list(admin.describe_topics(names).values()) if names else []
+    text = args["topic-id"]
+    wanted = uuid_of(text)
+    found = [listing for listing in admin.list_topics(list_internal=True).values() if listing.topic_id == wanted]
+    if not found and must_exist:
+        raise ToolError(f"TopicId '{text}' does not exist as expected")
+    return list(admin.describe_topics([listing.name for listing in found]).values()) if found else []
+
+
+def _reassignments(
+    admin: Admin, descriptions: list[TopicDescription]
+) -> dict[TopicPartition, PartitionReassignment]:
+    partitions = [TopicPartition(d.name, info.partition) for d in descriptions for info in d.partitions]
+    try:
+        return admin.list_partition_reassignments(partitions)
+    except KafkaError as error:
+        # Those who may not see them, and clusters that have none, describe topics without them.
+        if error.code in (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION):
+            return {}
+        raise
+
+
+def _show_plain(
+    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition], with_head: bool
+) -> None:
+    if with_head:
+        topic_id = "" if description.topic_id == NO_ID else f"\tTopicId: {uuid_text(description.topic_id)}"
+        configs = ",".join(f"{entry.name}={entry.value}" for entry in own)
+        print(
+            f"Topic: {description.name}{topic_id}\tPartitionCount: {len(description.partitions)}"
+            f"\tReplicationFactor: {factor}\tConfigs: {configs}"
+        )
+    for partition in partitions:
+        info = partition.info
+        line = (
+            f"\tTopic: {description.name}\tPartition: {info.partition}"
+            f"\tLeader: {'none' if info.leader is None else info.leader.id}"
+            f"\tReplicas: {ids(info.replicas)}\tIsr: {ids(info.isr)}"
+        )
+        if partition.reassignment is not None:
+            line += f"\tAdding Replicas: {ids(partition.reassignment.adding_replicas)}"
+            line += f"\tRemoving Replicas: {ids(partition.reassignment.removing_replicas)}"
+        line += f"\tElr: {'N/A' if info.eligible_leaders is None else ids(info.eligible_leaders)}"
+        line += f"\tLastKnownElr: {'N/A' if info.last_known_eligible is None else ids(info.last_known_eligible)}"
+        print(line)
+
+
+def _show_table(
+    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition]
+) -> None:
+    count = len(description.partitions)
+    print(
+        style(description.name, "bold", "cyan")
+        + f"  {count} partition{'' if count == 1 else 's'}, {factor} replica{'' if factor == 1 else 's'} each"
+        + style(f"  {uuid_text(description.topic_id)}", "dim")
+    )
+    for entry in own:
+        print(f"  {entry.name}={entry.value}")
+    if partitions:
+        headings = ["PARTITION", "LEADER", "REPLICAS", "ISR"]
+        moving = any(partition.reassignment for partition in partitions)
+        rows = []
+        for p in partitions:
+            row: list[object] = [p.info.partition, "none" if p.info.leader is None else p.info.leader.id]
+            row += [ids(p.info.replicas), ids(p.info.isr)]
+            if moving:
+                row += [ids(p.reassignment.adding_replicas if p.reassignment else ())]
+                row += [ids(p.reassignment.removing_replicas if p.reassignment else ())]
+            rows.append(row)
+        lacking = {
+            ids(p.info.isr) for p in partitions if len(p.info.isr) < p.replication_factor
+        }
+        print_table(
+            headings + (["ADDING", "REMOVING"] if moving else []),
+            rows,
+            right=("PARTITION",),
+            styled=lambda heading, cell: (
+                ("red",) if cell == "none" else ("yellow",) if heading == "ISR" and cell in lacking else ()
+            ),
+        )
+    print()
+
+
+def _as_json(
+    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition]
+) -> dict[str, Any]:
+    return {
+        "topic": description.name,
+        "topicId": None if description.topic_id == NO_ID else uuid_text(description.topic_id),
+        "partitionCount": len(description.partitions),
+        "replicationFactor": factor,
+        "configs": {entry.name: entry.value for entry in own},
+        "partitions": [
+            {
+                "partition": p.info.partition,
+                "leader": None if p.info.leader is None else p.info.leader.id,
+                "leaderEpoch": p.info.leader_epoch,
+                "replicas": [node.id for node in p.info.replicas],
+                "isr": [node.id for node in p.info.isr],
+                "offline": [node.id for node in p.info.offline_replicas],
+                "addingReplicas": list(p.reassignment.adding_replicas) if p.reassignment else [],
+                "removingReplicas": list(p.reassignment.removing_replicas) if p.reassignment else [],
+            }
+            for p in partitions
+        ],
+    }
