@@ -11,6 +11,9 @@ v12    flexible, last_fetched_epoch and the diverging epoch
 v13    topics by id
 v15    replica_state instead of replica_id; v16 node endpoints; v17-v18 for replicas
 
+A follower's fetch (one with a replica id) reads up to the end of the log, and says by its offsets what it has: that may
+move the high watermark and wake producers, before the follower itself gets its answer.
+
 The answer holds FileSlices, not bytes: the connection sends them with sendfile. A slice that is not in the
 page cache is warmed in a worker thread first, so that one slow disk read does not stop the loop.
 """
@@ -18,6 +21,7 @@ page cache is warmed in a worker thread first, so that one slow disk read does n
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 from kavka.api.context import RequestContext
@@ -37,7 +41,7 @@ from kavka.protocol.messages.fetch import (
 )
 from kavka.records.batch import batches
 from kavka.records.convert import down_convert
-from kavka.replication.partition import READ_COMMITTED, Partition
+from kavka.replication.partition import READ_ALL, READ_COMMITTED, Partition
 from kavka.replication.waiting import FetchWaiter
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_config import LogConfig
@@ -49,6 +53,7 @@ EMPTY = b""
 # Data that was warmed may be gone from the page cache again before it is looked at.
 WARMING_ROUNDS = 64
 KNOWS_ZSTD = 10
+KNOWS_RACKS = 11
 
 Result = tuple[FetchPartition, PartitionData, int]
 
@@ -83,7 +88,9 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     fetch = _Fetch(ctx, request, context)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.enough(results):
-        return FetchWaiter(fetch.waiting_on(), fetch.ready, fetch.answer_again, request.max_wait_ms).future
+        return FetchWaiter(
+            fetch.waiting_on(), fetch.ready, fetch.answer_again, request.max_wait_ms, fetch.of_follower
+        ).future
     return fetch.answer(results)
 
 
@@ -96,17 +103,35 @@ class _Fetch:
         "_cold_headers",
         "_context",
         "_ctx",
+        "_from_any_replica",
         "_isolation",
         "_max_bytes",
         "_messages",
         "_min_bytes",
+        "_noted",
+        "_now",
+        "_replica_epoch",
+        "_replica_id",
+        "of_follower",
     )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext) -> None:
         self._ctx = ctx
         self._context = context
         self._by_id = ctx.version >= 13
-        self._isolation = request.isolation_level if ctx.version >= 4 else 0
+        if ctx.version >= 15:
+            self._replica_id = request.replica_state.replica_id
+            self._replica_epoch = request.replica_state.replica_epoch
+        else:
+            self._replica_id = request.replica_id
+            self._replica_epoch = -1
+        self.of_follower = self._replica_id >= 0
+        self._noted = False
+        self._from_any_replica = not self.of_follower and ctx.version >= KNOWS_RACKS
+        if self.of_follower:
+            self._isolation = READ_ALL
+        else:
+            self._isolation = request.isolation_level if ctx.version >= 4 else 0
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         # What has to be warmed before the answer is sent; and, for the second, before it can even be found.
@@ -126,6 +151,7 @@ class _Fetch:
         self._cold.clear()
         self._cold_headers.clear()
         self._messages.clear()
+        self._now = monotonic()
         for asked in self._context.partitions:
             data = PartitionData(partition_index=asked.index, records=EMPTY)
             size = 0
@@ -148,17 +174,25 @@ class _Fetch:
         partition.check_epoch(asked.current_leader_epoch)
         log = partition.log
         assert log is not None
+        follower = partition.follower(self._replica_id) if self.of_follower else None
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.start_offset
         if asked.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(asked.last_fetched_epoch)
-            if epoch < 0 or end < 0:
+            if epoch < 0 or end < 0 or asked.fetch_offset < log.start_offset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                 return 0
-        if self._ctx.version < KNOWS_ZSTD:
+        if follower is not None:
+            # A second look, after a wait, says nothing new of the follower.
+            if not self._noted and log.start_offset <= asked.fetch_offset <= log.written_end:
+                partition.note_fetch(
+                    follower, asked.fetch_offset, asked.log_start_offset, self._now, self._replica_epoch
+                )
+                data.high_watermark = log.high_watermark
+        elif self._ctx.version < KNOWS_ZSTD:
             self._check_format(log.config)
         found = partition.read(asked.fetch_offset, min(asked.max_bytes, left), self._isolation, min_one)
         if self._isolation == READ_COMMITTED:
@@ -194,7 +228,11 @@ class _Fetch:
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             asked.topic = name
-        partition = self._ctx.broker.replica_manager.leader(asked.topic, asked.index)
+        replicas = self._ctx.broker.replica_manager
+        if self._from_any_replica:
+            partition = replicas.replica(asked.topic, asked.index)
+        else:
+            partition = replicas.leader(asked.topic, asked.index)
         if self._by_id and partition.topic_id != asked.topic_id:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
         return partition
@@ -253,6 +291,7 @@ class _Fetch:
         return False
 
     def answer_again(self) -> Any:
+        self._noted = True
         return self.answer(self.read())
 
     # ---- answering
@@ -264,6 +303,7 @@ class _Fetch:
         return self._build(results)
 
     async def _answer_from_worker(self, results: list[Result]) -> FetchResponse:
+        self._noted = True
         for _ in range(WARMING_ROUNDS):
             read_again = bool(self._cold_headers)
             for asked, piece in [*self._cold_headers, *self._cold]:

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import NO_LEADER_EPOCH
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -32,6 +33,7 @@ class FetchPartition:
         "fetch_offset",
         "index",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "told_high_watermark",
         "told_log_start",
@@ -43,6 +45,7 @@ class FetchPartition:
         self.topic = topic
         self.topic_id = topic_id
         self.index: int = asked.partition
+        self.current_leader_epoch = NO_LEADER_EPOCH
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.update(asked)
@@ -50,8 +53,12 @@ class FetchPartition:
     def update(self, asked: Any) -> None:
         self.fetch_offset: int = asked.fetch_offset
         self.max_bytes: int = asked.partition_max_bytes
-        self.current_leader_epoch: int = asked.current_leader_epoch
         self.last_fetched_epoch: int = asked.last_fetched_epoch
+        self.log_start_offset: int = asked.log_start_offset
+        if asked.current_leader_epoch != self.current_leader_epoch:
+            # What was told in another epoch may have been ignored for that.
+            self.current_leader_epoch = asked.current_leader_epoch
+            self.told_high_watermark = self.told_log_start = -1
 
     def must_tell(self, data: Any, size: int) -> bool:
         """Whether an incremental answer has to contain `data`; remembers it as told."""

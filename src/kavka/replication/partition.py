@@ -8,53 +8,114 @@ Only the loop thread touches a Partition. The order in which a produce moves it:
                         waiting requests are looked at again
 
 A crash before `write_staged` returns loses only what nobody was told of.
+
+A leader knows the other replicas by their fetches (`note_fetch`). Members of the ISR come and go through the
+controller: a change is proposed, and until its answer is there no other one is. Meanwhile the high watermark waits for
+everyone who is in the ISR by either state of things. A follower appends what its leader sends (replication/fetcher.py)
+and takes the high watermark over from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import Any, Protocol
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
-from kavka.replication.in_sync import high_watermark
+from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
+from kavka.replication.settings import ReplicationSettings
 from kavka.replication.waiting import AppendWaiter, FetchWaiter
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
 from kavka.storage.log_read import LogRead
 from kavka.storage.producer_state import NOBODY
 
+log = logging.getLogger(__name__)
+
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+# How followers read: up to the end of the log.
+READ_ALL = 2
 
 # Runs a function in a worker thread, then gives its error (or None) to the second on the loop.
 RunInWorker = Callable[[Callable[[], Any], Callable[[BaseException | None], None]], None]
+
+
+class IsrChange:
+    """A change of the ISR that the controller is asked for: one more member, or fewer."""
+
+    __slots__ = ("expands", "isr", "leader_epoch", "partition", "partition_epoch")
+
+    def __init__(self, partition: Partition, isr: frozenset[int], expands: bool) -> None:
+        self.partition = partition
+        self.isr = isr
+        self.expands = expands
+        self.leader_epoch = partition.leader_epoch
+        self.partition_epoch = partition.partition_epoch
+
+    def __repr__(self) -> str:
+        return f"IsrChange({self.partition.topic_partition}, {sorted(self.isr)}, epoch {self.leader_epoch})"
+
+
+class IsrSubmitter(Protocol):
+    def submit(self, change: IsrChange) -> None: ...
+
+
+class Shared:
+    """What all partitions of a broker have in common."""
+
+    __slots__ = ("alive", "isr_changes", "isr_expands", "isr_shrinks", "monotonic", "settings")
+
+    def __init__(self, settings: ReplicationSettings | None = None) -> None:
+        self.settings = settings or ReplicationSettings()
+        self.monotonic: Callable[[], float] = monotonic
+        self.alive: Callable[[], Collection[int]] = tuple
+        """The ids of the brokers that are alive, as far as this one knows."""
+        self.isr_changes: IsrSubmitter | None = None
+        self.isr_expands = 0
+        self.isr_shrinks = 0
 
 
 class Partition:
     __slots__ = (
         "_flush_running",
         "_run_in_worker",
+        "_shared",
+        "adding_replicas",
         "broker_id",
         "controller_epoch",
+        "epoch_start",
         "fetch_waiters",
+        "follower_waiters",
+        "followers",
         "isr",
         "leader_epoch",
         "leader_id",
         "log",
+        "maximal_isr",
         "metrics",
         "on_storage_failure",
         "partition_epoch",
+        "pending_isr",
         "produce_waiters",
+        "removing_replicas",
         "replicas",
         "topic_id",
         "topic_partition",
     )
 
     def __init__(
-        self, topic_partition: TopicPartition, topic_id: UUID, broker_id: int, run_in_worker: RunInWorker, metrics: Any
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        broker_id: int,
+        run_in_worker: RunInWorker,
+        metrics: Any,
+        shared: Shared | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -66,11 +127,21 @@ class Partition:
         self.partition_epoch = -1
         self.controller_epoch = -1
         self.replicas: list[int] = []
+        self.adding_replicas: list[int] = []
+        self.removing_replicas: list[int] = []
         self.isr: frozenset[int] = frozenset()
+        # The ISR with everyone who may be in it by the time the controller has answered.
+        self.maximal_isr: frozenset[int] = frozenset()
+        self.pending_isr: IsrChange | None = None
+        # The other replicas, where this broker leads.
+        self.followers: dict[int, FollowerState] = {}
+        self.epoch_start = 0
+        self.follower_waiters: set[FetchWaiter] = set()
         self.fetch_waiters: set[FetchWaiter] = set()
         self.produce_waiters: set[AppendWaiter] = set()
         self.on_storage_failure: Callable[[Partition, BaseException], None] | None = None
         self._run_in_worker = run_in_worker
+        self._shared = shared or Shared()
         self._flush_running = False
 
     # ---- who leads
@@ -81,20 +152,36 @@ class Partition:
 
     def make_leader(self, state: LeaderAndIsrPartitionState, log: Log) -> None:
         """Raises OSError or KafkaError where the disk does not take the new epoch."""
-        is_new_epoch = state.leader_epoch != self.leader_epoch
+        is_new_epoch = state.leader_epoch != self.leader_epoch or self.log is None
+        is_new_leader = not self.is_leader or self.log is None
         self._take_state(state)
         self.log = log
         log.producer_states.admitted = NOBODY
-        log.start_epoch(state.leader_epoch)
+        if is_new_epoch:
+            log.start_epoch(state.leader_epoch)
+            self.epoch_start = log.written_end
+        now = self._shared.monotonic()
+        known, self.followers = self.followers, {}
+        for broker_id in self.replicas:
+            if broker_id != self.broker_id:
+                follower = known.get(broker_id) or FollowerState(broker_id)
+                self.followers[broker_id] = follower
+                if is_new_epoch or broker_id not in known:
+                    follower.begin_epoch(now, log.written_end, broker_id in self.isr, is_new_leader)
         self.advance()
         if is_new_epoch:
-            for fetch in list(self.fetch_waiters):
+            for fetch in [*self.fetch_waiters, *self.follower_waiters]:
                 fetch.abandon()  # whoever named the old epoch is fenced
 
-    def make_follower(self, state: LeaderAndIsrPartitionState, log: Log) -> None:
+    def make_follower(self, state: LeaderAndIsrPartitionState, log: Log) -> bool:
+        """True where it is about another leader, or another epoch, than before."""
+        is_new = state.leader_epoch != self.leader_epoch or state.leader != self.leader_id or self.log is None
         self._take_state(state)
         self.log = log
-        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.followers = {}
+        if is_new:
+            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return is_new
 
     def _take_state(self, state: LeaderAndIsrPartitionState) -> None:
         self.leader_id = state.leader
@@ -102,7 +189,13 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
         self.replicas = list(state.replicas)
-        self.isr = frozenset(state.isr)
+        self.adding_replicas = list(state.adding_replicas)
+        self.removing_replicas = list(state.removing_replicas)
+        self._set_isr(frozenset(state.isr))
+
+    def _set_isr(self, isr: frozenset[int]) -> None:
+        self.isr = self.maximal_isr = isr
+        self.pending_isr = None
 
     def go_offline(self) -> None:
         """Its log directory failed: nothing is served until the partition is made anew."""
@@ -112,7 +205,7 @@ class Partition:
     def fail_waiters(self, code: ErrorCode) -> None:
         for produce in list(self.produce_waiters):
             produce.fail(self, code)
-        for fetch in list(self.fetch_waiters):
+        for fetch in [*self.fetch_waiters, *self.follower_waiters]:
             fetch.abandon()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
@@ -130,7 +223,7 @@ class Partition:
     ) -> AppendInfo:
         log = self.log
         assert log is not None
-        if acks == -1 and len(self.isr) < log.config.min_insync_replicas:
+        if acks == -1 and len(self.isr) < log.config.min_insync_replicas and self.is_under_min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic_partition} has {len(self.isr)} replicas in sync, "
@@ -153,10 +246,18 @@ class Partition:
         unflushed = log.unflushed_messages
         if unflushed >= config.flush_messages or (unflushed and held_by_flush):
             self._start_flush()
-        end = log.flushed_offset if held_by_flush else log.written_end
-        moved = high_watermark(log.high_watermark, end, ())
-        if moved != log.high_watermark:
-            log.set_high_watermark(moved)
+        if self.leader_id == self.broker_id:
+            end = log.flushed_offset if held_by_flush else log.written_end
+            if self.followers:
+                end = self._committed_end(end)
+                if self.follower_waiters:
+                    for fetch in list(self.follower_waiters):
+                        fetch.check()
+            if end > log.high_watermark:
+                log.set_high_watermark(end)
+        self._wake()
+
+    def _wake(self) -> None:
         if self.produce_waiters:
             for produce in list(self.produce_waiters):
                 produce.check(self)
@@ -177,6 +278,146 @@ class Partition:
         if log is None:
             return False
         return (log.high_watermark if acks_all else log.flushed_offset) >= end_offset
+
+    # ---- replicas, where this broker leads
+
+    @property
+    def min_isr(self) -> int:
+        """What min.insync.replicas can ask for: no more than there are replicas."""
+        log = self.log
+        assert log is not None
+        return min(log.config.min_insync_replicas, len(self.followers) + 1)
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.log is not None and self.is_leader and len(self.isr) < self.min_isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Replicas that a reassignment is only adding do not count."""
+        return self.is_leader and len(self.isr) < sum(one not in self.adding_replicas for one in self.replicas)
+
+    def _committed_end(self, leader_end: int) -> int:
+        """What the high watermark may be. With fewer in sync than min.insync.replicas nothing more is committed."""
+        log = self.log
+        assert log is not None
+        if len(self.isr) < log.config.min_insync_replicas and self.is_under_min_isr:
+            return log.high_watermark
+        shared = self._shared
+        return high_watermark(
+            log.high_watermark,
+            leader_end,
+            self.followers.values(),
+            self.maximal_isr,
+            shared.monotonic(),
+            shared.settings.lag_time_max_s,
+            shared.alive(),
+        )
+
+    def follower(self, broker_id: int) -> FollowerState:
+        """UNKNOWN_LEADER_EPOCH for a broker that has no replica by what is known here: it knows more than we do."""
+        found = self.followers.get(broker_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {broker_id} has no replica of {self.topic_partition}."
+            )
+        return found
+
+    def note_fetch(self, follower: FollowerState, offset: int, start_offset: int, now: float, epoch: int) -> None:
+        """A follower asks from `offset` on: it has all before. Moves the high watermark, and may bring it into the
+        ISR."""
+        log = self.log
+        assert log is not None
+        before = follower.end_offset
+        started = follower.start_offset
+        follower.fetched(offset, start_offset, now, log.written_end, epoch)
+        if follower.broker_id not in self.maximal_isr:
+            self._maybe_expand(follower)
+        if offset != before and offset > log.high_watermark:
+            config = log.config
+            held_by_flush = config.flush_before_visible or config.flush_messages == 1
+            end = self._committed_end(log.flushed_offset if held_by_flush else log.written_end)
+            if end > log.high_watermark:
+                log.set_high_watermark(end)
+                self._wake()
+        if started != start_offset and self.produce_waiters:
+            self._wake()
+
+    def _maybe_expand(self, follower: FollowerState) -> None:
+        log = self.log
+        shared = self._shared
+        assert log is not None
+        if (
+            self.pending_isr is None
+            and shared.isr_changes is not None
+            and follower.broker_id in shared.alive()
+            and may_join(follower, log.high_watermark, self.epoch_start)
+        ):
+            self._propose(self.isr | {follower.broker_id}, True)
+
+    def shrink_isr(self, now: float) -> None:
+        """From time to time: propose an ISR without those that lag."""
+        log_ = self.log
+        shared = self._shared
+        if log_ is None or not self.is_leader or self.pending_isr is not None or shared.isr_changes is None:
+            return
+        members = [one for one in self.followers.values() if one.broker_id in self.isr]
+        late = out_of_sync(members, log_.written_end, now, shared.settings.lag_time_max_s)
+        late += [one for one in self.isr if one != self.broker_id and one not in self.followers]
+        if late:
+            log.info(
+                "%s: %s are out of sync. High watermark %d, end %d, they have %s",
+                self.topic_partition,
+                late,
+                log_.high_watermark,
+                log_.written_end,
+                {one.broker_id: one.end_offset for one in members},
+            )
+            self._propose(self.isr - frozenset(late), False)
+
+    def _propose(self, isr: frozenset[int], expands: bool) -> None:
+        changes = self._shared.isr_changes
+        assert changes is not None
+        change = self.pending_isr = IsrChange(self, isr, expands)
+        self.maximal_isr = self.isr | isr
+        changes.submit(change)
+
+    def isr_accepted(self, change: IsrChange, leader_epoch: int, partition_epoch: int, isr: frozenset[int]) -> None:
+        """The controller's answer to a change."""
+        if change is not self.pending_isr or leader_epoch != self.leader_epoch:
+            return  # another order has come meanwhile, and says all
+        if partition_epoch < self.partition_epoch:
+            return
+        if change.expands:
+            self._shared.isr_expands += 1
+        else:
+            self._shared.isr_shrinks += 1
+        log.info(
+            "%s: the ISR is now %s (was %s), partition epoch %d",
+            self.topic_partition,
+            sorted(isr),
+            sorted(self.isr),
+            partition_epoch,
+        )
+        self.partition_epoch = partition_epoch
+        self._set_isr(isr)
+        self.advance()
+
+    def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
+        """The controller did not take a change: True where it is to be asked again."""
+        if change is not self.pending_isr:
+            return False
+        if code in _ISR_REVERTS:
+            # It was not done, and the state of things is what it was: go on from there.
+            log.info("%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
+            self._set_isr(self.isr)
+            self.advance()
+            return False
+        if code in _ISR_GIVES_UP:
+            # What we know is not up to date, so it cannot be said which ISR counts: the larger one until we are told.
+            log.info("%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
+            return False
+        return True
 
     # ---- group commit: all that waits for a flush shares the next fsync
 
@@ -211,6 +452,8 @@ class Partition:
     def read_limit(self, isolation_level: int) -> int:
         log = self.log
         assert log is not None
+        if isolation_level == READ_ALL:
+            return log.written_end
         return log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
 
     def read(self, offset: int, max_bytes: int, isolation_level: int, min_one_batch: bool) -> LogRead | None:
@@ -226,3 +469,16 @@ class Partition:
         if log is None:
             return 0
         return log.bytes_between(offset, self.read_limit(isolation_level))
+
+
+_ISR_REVERTS = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
+_ISR_GIVES_UP = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    )
+)

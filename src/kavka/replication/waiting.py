@@ -55,6 +55,10 @@ class ProduceWaiter:
     def check(self, partition: Partition) -> None:
         wanted = self._left.get(partition)
         if wanted is not None and all(partition.has(end_offset, acks_all) for end_offset, acks_all, _ in wanted):
+            if len(partition.maximal_isr) < partition.min_isr:
+                for _, acks_all, answer in wanted:
+                    if acks_all:
+                        _set_error(answer, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._finish(partition)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
@@ -106,10 +110,10 @@ class FetchWaiter:
     """Completes with what `read()` gives as soon as enough is there, or the wait is over.
 
     `ready()` says cheaply whether reading again would answer the request; `read()` makes the answer, and may itself
-    give a future (cold data is warmed first).
+    give a future (cold data is warmed first). A follower's waits for appends, a consumer's for the high watermark.
     """
 
-    __slots__ = ("_partitions", "_read", "_ready", "_timer", "future")
+    __slots__ = ("_of_follower", "_partitions", "_read", "_ready", "_timer", "future")
 
     def __init__(
         self,
@@ -117,14 +121,16 @@ class FetchWaiter:
         ready: Callable[[], bool],
         read: Callable[[], Any],
         max_wait_ms: int,
+        of_follower: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self._partitions = partitions
         self._ready = ready
         self._read = read
+        self._of_follower = of_follower
         for partition in partitions:
-            partition.fetch_waiters.add(self)
+            (partition.follower_waiters if of_follower else partition.fetch_waiters).add(self)
         self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
         self.future.add_done_callback(self._on_done)
 
@@ -147,7 +153,7 @@ class FetchWaiter:
     def _detach(self) -> None:
         self._timer.cancel()
         for partition in self._partitions:
-            partition.fetch_waiters.discard(self)
+            (partition.follower_waiters if self._of_follower else partition.fetch_waiters).discard(self)
 
     def _complete(self) -> None:
         self._detach()

@@ -52,11 +52,14 @@ def batch(count: int = 1) -> memoryview:
     return memoryview(builder.build())
 
 
-def make(tmp_path, workers: Workers | None = None, isr=(0,), **config) -> Partition:
+def make(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **config) -> Partition:
     log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
     partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
     partition.make_leader(
-        LeaderAndIsrPartitionState(leader=0, leader_epoch=3, isr=list(isr), replicas=list(isr), partition_epoch=1), log
+        LeaderAndIsrPartitionState(
+            leader=0, leader_epoch=3, isr=list(isr), replicas=list(replicas), partition_epoch=1
+        ),
+        log,
     )
     return partition
 
@@ -78,11 +81,19 @@ def test_an_append_is_visible_only_after_it_was_written(tmp_path):
 
 
 def test_too_few_replicas_in_sync_refuse_only_those_who_ask_for_all(tmp_path):
-    partition = make(tmp_path, min_insync_replicas=2)
+    partition = make(tmp_path, replicas=(0, 1), min_insync_replicas=2)
     with pytest.raises(KafkaError) as refused:
         partition.stage(batch(), -1, LATEST)
     assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
     partition.stage(batch(), 1, LATEST)
+
+
+def test_min_insync_replicas_asks_for_no_more_than_there_are(tmp_path):
+    partition = make(tmp_path, min_insync_replicas=2)
+    partition.stage(batch(), -1, LATEST)
+    partition.write_staged()
+    partition.advance()
+    assert partition.log.high_watermark == 1
 
 
 @pytest.mark.parametrize(

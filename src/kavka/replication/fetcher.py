@@ -1,0 +1,513 @@
+"""Copying from one other broker the partitions that it leads.
+
+One request is in flight at a time, for all partitions together, in a fetch session: only what changed is named. The
+leader holds it until there is something to send. The answer's records are views of the frame it came in and go straight
+to the logs, one write for each; then the next request leaves, all within the read that brought the answer: no task, no
+turn of the loop in between.
+
+A partition is in one of these states:
+
+    fetching    in the session, asked for from the end of its log
+    resting     left out until a time: after an error, or while a flush or a question to the leader is under way
+    failed      left out until its next order: an order to follow a newer epoch, or the disk works again
+
+What one partition meets (a full disk, a corrupt batch) is its own: the others go on. A crash at any point leaves a log
+that is a prefix of what was sent; the next fetch begins at its end, and by the epoch of the last record in it the
+leader finds whether that is a prefix of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kavka.protocol.primitives import ZERO_UUID
+from kavka.replication import follower
+from kavka.replication.partition import Partition
+from kavka.replication.settings import ReplicationSettings
+
+if TYPE_CHECKING:
+    from kavka.client.connection import Connection
+    from kavka.replication.peers import Peers
+    from kavka.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "fetch"
+QUESTIONS = "fetch-questions"
+LATEST = -1
+EARLIEST = -2
+HIGHEST_FETCH = 17
+LAST_WITH_NAMES = 12
+FULL_SESSION = 0
+_MAX_EPOCH = 0x7FFFFFFF
+_LATER = frozenset(
+    (
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+Key = tuple[UUID | str, int]
+
+
+class Following:
+    """One partition as it is copied, in one epoch of its leader."""
+
+    __slots__ = (
+        "asked_from",
+        "asked_start",
+        "failed",
+        "gone",
+        "index",
+        "lag",
+        "leader_epoch",
+        "partition",
+        "resting",
+        "timer",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.topic, self.index = partition.topic_partition
+        self.topic_id = partition.topic_id
+        self.leader_epoch = partition.leader_epoch
+        self.asked_from = -1
+        self.asked_start = -1
+        self.lag = -1
+        self.resting = False
+        self.failed = False
+        self.gone = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ReplicaFetcher:
+    """The loop thread owns it. `add` and `remove` at any time; what is in flight of a removed one is dropped."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        source: int,
+        peers: Peers,
+        log_manager: LogManager,
+        settings: Callable[[], ReplicationSettings],
+        broker_epoch: Callable[[], int],
+        on_failure: Callable[[Partition, BaseException], None],
+    ) -> None:
+        self.source = source
+        self.following: dict[tuple[str, int], Following] = {}
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._peers = peers
+        self._log_manager = log_manager
+        self._settings = settings
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._backoff: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: _Asked | None = None
+        # The session: what the leader has been told, what it has to be told next.
+        self._session_id = 0
+        self._session_epoch = FULL_SESSION
+        self._by_id = True
+        self._in_session: dict[Key, Following] = {}
+        self._changed: dict[Following, None] = {}
+        self._forgotten: dict[Key, Following] = {}
+        self._closed = False
+
+    # ---- which partitions
+
+    def add(self, partition: Partition) -> None:
+        """Copy it from the end of its log on, in the epoch it is in now."""
+        self.remove(partition.topic_partition)
+        one = Following(partition)
+        self.following[partition.topic_partition] = one
+        assert partition.log is not None
+        try:
+            follower.prepare(partition, self._log_manager)
+        except (KafkaError, OSError) as error:
+            self._partition_failed(one, error)
+            return
+        self._changed[one] = None
+        self._wake_soon()
+
+    def remove(self, tp: tuple[str, int]) -> None:
+        one = self.following.pop(tp, None)
+        if one is not None:
+            one.gone = True
+            self._leave_out(one)
+
+    def __len__(self) -> int:
+        return len(self.following)
+
+    @property
+    def max_lag(self) -> int:
+        """The most records that a partition is behind by."""
+        return max((one.lag for one in self.following.values()), default=0)
+
+    async def close(self) -> None:
+        self._closed = True
+        for tp in list(self.following):
+            self.remove(tp)
+        self._asked = None
+        if self._backoff is not None:
+            self._backoff.cancel()
+        tasks = [*self._tasks, *([self._connecting] if self._connecting else [])]
+        for task in tasks:
+            task.cancel()
+        self._peers.close_channel(self.source, CHANNEL)
+        self._peers.close_channel(self.source, QUESTIONS)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leave_out(self, one: Following) -> None:
+        if one.timer is not None:
+            one.timer.cancel()
+            one.timer = None
+        self._changed.pop(one, None)
+        key = self._key(one)
+        if self._in_session.get(key) is one:
+            del self._in_session[key]
+            self._forgotten[key] = one
+
+    def _rest(self, one: Following, seconds: float) -> None:
+        """Leave it out for a while."""
+        self._leave_out(one)
+        one.resting = True
+        one.timer = self._loop.call_later(seconds, self._go_on_with, one)
+
+    def _go_on_with(self, one: Following) -> None:
+        if not one.gone and not one.failed:
+            one.resting = False
+            one.timer = None
+            self._changed[one] = None
+            self._wake()
+
+    def _partition_failed(self, one: Following, error: BaseException) -> None:
+        """It cannot be written to. A disk that is broken is the log manager's matter; after anything else it is tried
+        again."""
+        log.error("%s cannot be copied from broker %d: %s", one.partition.topic_partition, self.source, error)
+        self._on_failure(one.partition, error)
+        if one.partition.log is None:
+            one.failed = True
+            self._leave_out(one)
+        else:
+            self._rest(one, self._settings().fetch_backoff_s)
+
+    # ---- the connection
+
+    def _wake_soon(self) -> None:
+        """With all that one order brings."""
+        self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        if self._closed or self._asked is not None or self._connecting is not None or self._backoff is not None:
+            return
+        if not self._in_session and not self._changed:
+            return
+        connection = self._connection
+        if connection is None or connection.closed:
+            self._connecting = self._loop.create_task(self._connect(), name=f"fetch-from-{self.source}")
+            return
+        try:
+            self._ask(connection)
+        except Exception as error:
+            self._asked = None
+            self._lost(error)
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._peers.connection(self.source, CHANNEL)
+        except (KafkaError, OSError) as error:
+            self._connecting = None
+            self._lost(error)
+            return
+        except BaseException:
+            self._connecting = None
+            raise
+        self._connecting = None
+        self._connection = connection
+        self._begin_session()
+        self._wake()
+
+    def _lost(self, error: BaseException) -> None:
+        """The leader is not to be reached: try again after a while, all of it."""
+        if self._closed:
+            return
+        log.info("Broker %d cannot be fetched from: %s", self.source, error)
+        if not isinstance(error, (KafkaError, OSError)):
+            log.error("Fetching from broker %d failed", self.source, exc_info=error)
+        self._connection = None
+        self._peers.close_channel(self.source, CHANNEL)
+        self._begin_session()
+        self._backoff = self._loop.call_later(self._settings().fetch_backoff_s, self._try_again)
+
+    def _try_again(self) -> None:
+        self._backoff = None
+        self._wake()
+
+    # ---- asking
+
+    def _begin_session(self) -> None:
+        """The next request names everything: what the leader knows of a session is not known."""
+        self._session_epoch = FULL_SESSION
+        self._in_session.clear()
+        self._forgotten.clear()
+        self._changed = {one: None for one in self.following.values() if not one.resting and not one.failed}
+
+    def _key(self, one: Following) -> Key:
+        return (one.topic_id if self._by_id else one.topic), one.index
+
+    def _ask(self, connection: Connection) -> None:
+        if not self._by_id or any(one.topic_id == ZERO_UUID for one in self._changed):
+            by_id = all(one.topic_id != ZERO_UUID for one in self.following.values())
+            if by_id != self._by_id:
+                self._by_id = by_id
+                self._begin_session()
+        settings = self._settings()
+        version = connection.version_of(ApiKey.FETCH, HIGHEST_FETCH if self._by_id else LAST_WITH_NAMES)
+        if version <= LAST_WITH_NAMES and self._by_id:
+            self._by_id = False
+            self._begin_session()
+        asked = self._asked = _Asked(self, connection)
+        request = FetchRequest(
+            replica_id=self._broker_id if version < 15 else -1,
+            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
+            max_wait_ms=settings.fetch_wait_max_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=self._topics(settings.fetch_max_bytes),
+            forgotten_topics_data=self._forgotten_topics(),
+        )
+        connection.send_to(request, version, asked, settings.socket_timeout_s)
+
+    def _topics(self, max_bytes: int) -> list[FetchTopic]:
+        topics: dict[str | UUID, FetchTopic] = {}
+        for one in self._changed:
+            the_log = one.partition.log
+            if the_log is None:
+                continue
+            name = one.topic_id if self._by_id else one.topic
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = FetchTopic(topic=one.topic, topic_id=one.topic_id, partitions=[])
+            one.asked_from = the_log.end_offset
+            one.asked_start = the_log.start_offset
+            topic.partitions.append(
+                FetchPartition(
+                    partition=one.index,
+                    current_leader_epoch=one.leader_epoch,
+                    fetch_offset=one.asked_from,
+                    last_fetched_epoch=the_log.latest_epoch,
+                    log_start_offset=one.asked_start,
+                    partition_max_bytes=max_bytes,
+                )
+            )
+            key = name, one.index
+            self._in_session[key] = one
+            self._forgotten.pop(key, None)
+        self._changed = {}
+        return list(topics.values())
+
+    def _forgotten_topics(self) -> list[ForgottenTopic]:
+        if not self._forgotten:
+            return []
+        topics: dict[str | UUID, ForgottenTopic] = {}
+        if self._session_epoch != FULL_SESSION:
+            for (name, index), one in self._forgotten.items():
+                topic = topics.get(name)
+                if topic is None:
+                    topic = topics[name] = ForgottenTopic(topic=one.topic, topic_id=one.topic_id, partitions=[])
+                topic.partitions.append(index)
+        self._forgotten = {}
+        return list(topics.values())
+
+    # ---- the answer
+
+    def _answered(self, response: FetchResponse) -> None:
+        if response.error_code:
+            self._session_refused(response.error_code)
+            return
+        self._session_id = response.session_id
+        if response.session_id == 0:
+            self._session_epoch = FULL_SESSION
+        else:
+            self._session_epoch = 1 if self._session_epoch == _MAX_EPOCH else self._session_epoch + 1
+        in_session = self._in_session
+        by_id = self._by_id
+        for topic in response.responses:
+            name = topic.topic_id if by_id else topic.topic
+            for data in topic.partitions:
+                one = in_session.get((name, data.partition_index))
+                if one is not None:
+                    try:
+                        self._take(one, data)
+                    except Exception as error:
+                        self._failed_to_take(one, error)
+        if response.session_id == 0:
+            self._begin_session()
+        self._wake()
+
+    def _session_refused(self, number: int) -> None:
+        self._begin_session()
+        if number in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+            self._session_id = 0
+            self._wake()
+        else:
+            self._lost(KafkaError(_code(number), "the whole fetch was refused"))
+
+    def _take(self, one: Following, data: PartitionData) -> None:
+        partition = one.partition
+        the_log = partition.log
+        if the_log is None or partition.leader_epoch != one.leader_epoch:
+            return
+        if data.error_code:
+            self._refused(one, _code(data.error_code))
+            return
+        if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
+            follower.truncate(partition, self._log_manager, data.diverging_epoch)
+            self._changed[one] = None
+            return
+        records = data.records
+        if records is not None and len(records):
+            if the_log.end_offset != one.asked_from:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"records from {one.asked_from} on came for a log that ends at {the_log.end_offset}",
+                )
+            follower.append(partition, self._log_manager, records)
+            self._changed[one] = None
+        follower.take_marks(partition, data.high_watermark, data.log_start_offset)
+        one.lag = max(0, data.high_watermark - the_log.end_offset)
+        if the_log.start_offset != one.asked_start:
+            self._changed[one] = None
+
+    def _failed_to_take(self, one: Following, error: Exception) -> None:
+        tp = one.partition.topic_partition
+        if isinstance(error, KafkaError) and error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
+            # It may have been broken on the way: ask again.
+            log.error("%s: broker %d sent what is corrupt: %s", tp, self.source, error)
+            self._rest(one, self._settings().fetch_backoff_s)
+            return
+        if not isinstance(error, (KafkaError, OSError)):
+            log.error("Copying %s failed", tp, exc_info=error)
+        self._partition_failed(one, error)
+
+    def _refused(self, one: Following, code: ErrorCode) -> None:
+        tp = one.partition.topic_partition
+        backoff = self._settings().fetch_backoff_s
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE or code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            self._rest(one, backoff)
+            task = self._loop.create_task(self._find_offset(one), name=f"offset-of-{tp}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif code is ErrorCode.FENCED_LEADER_EPOCH:
+            # There is a newer leader, and an order to follow it is on its way.
+            log.info("%s: broker %d has a newer epoch than %d", tp, self.source, one.leader_epoch)
+            one.failed = True
+            self._leave_out(one)
+        else:
+            level = logging.DEBUG if code in _LATER else logging.ERROR
+            log.log(level, "%s: broker %d refuses a fetch: %s", tp, self.source, code.name)
+            self._rest(one, backoff)
+
+    # ---- where to begin when the end of our log is not within the leader's
+
+    async def _find_offset(self, one: Following) -> None:
+        tp = one.partition.topic_partition
+        try:
+            end = await self._offset_of(one, LATEST)
+            start = await self._offset_of(one, EARLIEST) if not one.gone else -1
+            if one.gone or one.failed or one.partition.log is None:
+                return
+            follower.move_into_range(one.partition, self._log_manager, start, end)
+        except (KafkaError, OSError) as error:
+            log.info("%s: where broker %d's log begins and ends is not known: %s", tp, self.source, error)
+            return  # it rests already
+        except Exception as error:
+            self._failed_to_take(one, error)
+            return
+        if one.timer is not None:
+            one.timer.cancel()
+        self._go_on_with(one)
+
+    async def _offset_of(self, one: Following, timestamp: int) -> int:
+        answer = await self._peers.ask(
+            self.source,
+            ListOffsetsRequest(
+                replica_id=self._broker_id,
+                topics=[
+                    ListOffsetsTopic(
+                        name=one.topic,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=one.index, current_leader_epoch=one.leader_epoch, timestamp=timestamp
+                            )
+                        ],
+                    )
+                ],
+            ),
+            channel=QUESTIONS,
+            timeout=self._settings().socket_timeout_s,
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise KafkaError(_code(found.error_code))
+        return int(found.offset)
+
+
+class _Asked:
+    """The request in flight, as the connection's place for its answer."""
+
+    __slots__ = ("_connection", "_fetcher")
+
+    def __init__(self, fetcher: ReplicaFetcher, connection: Connection) -> None:
+        self._fetcher = fetcher
+        self._connection = connection
+
+    def done(self) -> bool:
+        return self._fetcher._asked is not self
+
+    def set_result(self, response: Any, /) -> None:
+        fetcher = self._fetcher
+        fetcher._asked = None
+        try:
+            fetcher._answered(response)
+        except Exception as error:
+            fetcher._lost(error)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        fetcher = self._fetcher
+        fetcher._asked = None
+        if fetcher._connection is self._connection:
+            fetcher._lost(error)
+
+
+def _code(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

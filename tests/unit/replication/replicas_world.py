@@ -1,0 +1,395 @@
+"""Several brokers' replicas in one process: real logs and the real handlers, joined by peers that carry the encoded
+requests over without a network, and told what to do as a controller would."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+from kavka.api import registry
+from kavka.api.context import RequestContext
+from kavka.api.fetch_session import FetchSessionCache
+from kavka.broker.settings import Settings
+from kavka.broker.workers import Workers
+from kavka.client.errors import Disconnected
+from kavka.common.clock import SystemClock
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import APIS
+from kavka.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from kavka.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kavka.replication.isr_changes import IsrChanges
+from kavka.replication.metadata_cache import BrokerInfo, MetadataCache
+from kavka.replication.partition import Partition
+from kavka.replication.replica_manager import ReplicaManager
+from kavka.replication.settings import ReplicationSettings
+from kavka.replication.topic_metrics import TopicMetrics
+from kavka.storage.file_slice import FileSlice
+from kavka.storage.log_config import LogConfig
+from kavka.storage.log_manager import LogManager
+from tests.support.logs import build
+
+QUICK = ReplicationSettings(fetch_backoff_s=0.02, fetch_wait_max_ms=200)
+TOPIC = "t"
+TP = TopicPartition(TOPIC, 0)
+
+
+class World:
+    """The brokers and, in place of a controller, one partition's state that the test changes."""
+
+    def __init__(self, folder: Path, brokers: Iterable[int], settings: ReplicationSettings, config: LogConfig) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.config = config
+        self.topic_id: UUID = uuid4()
+        self.nodes: dict[int, Node] = {}
+        self.cut: set[frozenset[int]] = set()
+        self.leader = -1
+        self.leader_epoch = -1
+        self.partition_epoch = 0
+        self.isr: list[int] = []
+        self.replicas = list(brokers)
+        self.is_new = True
+        # What the controller answers to a change of the ISR; None takes it.
+        self.refuse: Callable[[list[int]], ErrorCode | None] = lambda isr: None
+        self.isr_requests: list[tuple[int, list[int]]] = []
+        for broker_id in self.replicas:
+            self.start(broker_id)
+
+    def start(self, broker_id: int) -> Node:
+        node = self.nodes[broker_id] = Node(self, broker_id)
+        self._tell_who_is_alive()
+        return node
+
+    async def kill(self, broker_id: int) -> None:
+        """As kill -9: nothing is flushed, no checkpoint is written."""
+        node = self.nodes.pop(broker_id)
+        for other in [node, *self.nodes.values()]:
+            other.peers.lost(broker_id)
+        await node.abandon()
+        self._tell_who_is_alive()
+
+    def _tell_who_is_alive(self) -> None:
+        for node in self.nodes.values():
+            node.cache.brokers = {one: BrokerInfo(one, node.rack_of(one), {}) for one in self.nodes}
+
+    # ---- orders
+
+    async def elect(self, leader: int, isr: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
+        """A new epoch with this leader; `to` are those who hear of it (else all that live)."""
+        self.leader = leader
+        self.leader_epoch += 1
+        self.partition_epoch += 1
+        if isr is not None:
+            self.isr = list(isr)
+        await self.tell(self.nodes if to is None else to)
+
+    async def tell(self, to: Iterable[int]) -> None:
+        state = LeaderAndIsrPartitionState(
+            partition_index=0,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            isr=list(self.isr),
+            replicas=list(self.replicas),
+            partition_epoch=self.partition_epoch,
+            is_new=self.is_new,
+        )
+        request = LeaderAndIsrRequest(
+            controller_epoch=1,
+            topic_states=[
+                LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=self.topic_id, partition_states=[state])
+            ],
+        )
+        for broker_id in list(to):
+            node = self.nodes[broker_id]
+            node.cache.names_by_id[self.topic_id] = TOPIC
+            answer = await node.replicas.become_leader_or_follower(request)
+            assert [e.error_code for t in answer.topics for e in t.partition_errors] == [0]
+        self.is_new = False
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """The controller's side of a change of the ISR."""
+        await asyncio.sleep(0)
+        [topic] = request.topics
+        [asked] = topic.partitions
+        isr = [member.broker_id for member in asked.new_isr_with_epochs]
+        self.isr_requests.append((request.broker_id, isr))
+        code = self.refuse(isr)
+        if code is None and asked.leader_epoch != self.leader_epoch:
+            code = ErrorCode.FENCED_LEADER_EPOCH
+        if code is None and asked.partition_epoch != self.partition_epoch:
+            code = ErrorCode.INVALID_UPDATE_VERSION
+        answer = AlterPartitionResponsePartitionData(partition_index=0, error_code=int(code or 0))
+        if code is None:
+            self.isr = isr
+            self.partition_epoch += 1
+            answer.leader_id = self.leader
+            answer.leader_epoch = self.leader_epoch
+            answer.isr = list(isr)
+            answer.partition_epoch = self.partition_epoch
+        return AlterPartitionResponse(
+            topics=[AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=[answer])]
+        )
+
+    # ---- looking
+
+    def partition(self, broker_id: int) -> Partition:
+        return self.nodes[broker_id].replicas.partitions[TP]
+
+    def log(self, broker_id: int) -> Any:
+        found = self.partition(broker_id).log
+        assert found is not None
+        return found
+
+    def produce(self, data: bytes | bytearray, acks: int = -1, timeout_ms: int = 10_000) -> Any:
+        """To the leader; the response or a future of it."""
+        return self.nodes[self.leader].ask(
+            ProduceRequest(
+                acks=acks,
+                timeout_ms=timeout_ms,
+                topic_data=[TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=data)])],
+            ),
+            12,
+        )
+
+    async def committed(self, count: int = 1, **options: Any) -> Any:
+        """One batch with acks=all; the partition's part of the answer."""
+        result = self.produce(batch(count, **options))
+        response = await result if isinstance(result, asyncio.Future) else result
+        return response.responses[0].partition_responses[0]
+
+    async def until(self, condition: Callable[[], Any], what: str = "") -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not reached: {what or condition}")
+            await asyncio.sleep(0.002)
+
+    async def caught_up(self) -> None:
+        """Every replica has all of the leader's log, and knows that it is committed."""
+        end = self.log(self.leader).end_offset
+        await self.until(
+            lambda: all(
+                (log := self.log(b)).end_offset == end and log.high_watermark == end
+                for b in self.nodes
+                if b in self.replicas
+            ),
+            f"all at {end}: { {b: (self.log(b).end_offset, self.log(b).high_watermark) for b in self.nodes} }",
+        )
+
+    def digests(self) -> dict[int, str]:
+        """Of every replica's .log files."""
+        return {b: self.nodes[b].digest() for b in self.nodes}
+
+    async def close(self) -> None:
+        for node in list(self.nodes.values()):
+            await node.close()
+
+
+class Node:
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world = world
+        self.broker_id = broker_id
+        self.workers = Workers(2)
+        self.cache = MetadataCache()
+        self.failed: list[Any] = []
+        self.folder = world.folder / str(broker_id)
+        clock = SystemClock()
+        self.log_manager = LogManager(
+            [self.folder], lambda topic: world.config, None, clock, on_dir_failure=self._dir_failed
+        )
+        self.log_manager.open_dirs()
+        self.log_manager.mark(broker_id, "cluster")
+        self.log_manager.load()
+        self.replicas = ReplicaManager(
+            broker_id,
+            self.log_manager,
+            self.cache,
+            self.workers.post,
+            TopicMetrics(Registry()),
+            world.settings,
+        )
+        self.peers = FakePeers(self)
+        self.isr_changes = IsrChanges(broker_id, lambda: 100 + broker_id, world.alter_partition)
+        self.replicas.start(self.peers, self.isr_changes, lambda: 100 + broker_id)  # type: ignore[arg-type]
+        self.broker: Any = SimpleNamespace(
+            settings=Settings({}),
+            clock=clock,
+            log_manager=self.log_manager,
+            replica_manager=self.replicas,
+            metadata_cache=self.cache,
+            run_in_worker=self.workers.run,
+            fetch_sessions=FetchSessionCache(10, 120.0, time.monotonic),
+        )
+
+    def rack_of(self, broker_id: int) -> str:
+        return f"rack-{broker_id}"
+
+    def _dir_failed(self, directory: Any, gone: Any) -> None:
+        self.failed.append(directory)
+        self.replicas.on_dir_failure(directory, gone)
+
+    def ask(self, request: Any, version: int) -> Any:
+        """The answer, or a future of it, of this broker's handler; what is staged is written as at a turn's end."""
+        api = registry.load()[request.API_KEY]
+        pieces: list[Any] = []
+        request.encode(pieces, version)
+        asked, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
+        ctx = RequestContext(self.broker, version, 1, "test", "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS")
+        try:
+            result = api.handle(ctx, asked)
+        except KafkaError as error:
+            result = api.on_error(asked, version, error)
+        self.replicas.write_staged()
+        return result
+
+    def digest(self) -> str:
+        found = hashlib.sha256()
+        for path in sorted((self.folder / "t-0").glob("*.log")):
+            found.update(path.name.encode() + path.read_bytes())
+        return found.hexdigest()
+
+    async def abandon(self) -> None:
+        await self._stop()
+        self.log_manager.abandon()
+        self.workers.close()
+
+    async def _stop(self) -> None:
+        await self.isr_changes.close()
+        await self.replicas.stop()
+
+    async def close(self) -> None:
+        await self._stop()
+        await self.workers.run(self.log_manager.shutdown)
+        self.workers.close()
+
+
+class FakePeers:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._open: dict[tuple[int, str], FakeConnection] = {}
+
+    async def connection(self, broker_id: int, channel: str = "") -> Any:
+        await asyncio.sleep(0)
+        world = self.node.world
+        if broker_id not in world.nodes or frozenset((broker_id, self.node.broker_id)) in world.cut:
+            raise Disconnected(f"broker {broker_id} is not there")
+        found = self._open.get((broker_id, channel))
+        if found is None or found.closed:
+            found = self._open[broker_id, channel] = FakeConnection(self.node, world.nodes[broker_id])
+        return found
+
+    async def ask(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
+        connection = await self.connection(broker_id, channel)
+        answer = asyncio.get_running_loop().create_future()
+        connection.send_to(request, connection.version_of(request.API_KEY), answer, timeout)
+        return await answer
+
+    def close_channel(self, broker_id: int, channel: str = "") -> None:
+        found = self._open.pop((broker_id, channel), None)
+        if found is not None:
+            found.close()
+
+    def lost(self, broker_id: int) -> None:
+        for (source, _), connection in list(self._open.items()):
+            if broker_id in (source, self.node.broker_id):
+                connection.close()
+
+
+class FakeConnection:
+    """Carries requests as bytes; answers arrive in a later turn of the loop, in their order."""
+
+    def __init__(self, origin: Node, target: Node) -> None:
+        self.origin = origin
+        self.target = target
+        self.closed = False
+        self._in_flight: list[Any] = []
+        self._futures: set[asyncio.Future[Any]] = set()
+
+    def version_of(self, api_key: int, max_version: int | None = None) -> int:
+        highest = registry.load()[api_key].max_version
+        return highest if max_version is None else min(highest, max_version)
+
+    def send_to(self, request: Any, version: int, answer: Any, timeout: float) -> int:
+        if self.closed:
+            raise Disconnected("closed")
+        self._in_flight.append(answer)
+        asyncio.get_running_loop().call_soon(self._deliver, request, version, answer)
+        return 0
+
+    def _deliver(self, request: Any, version: int, answer: Any) -> None:
+        if self.closed:
+            return
+        result = self.target.ask(request, version)
+        if isinstance(result, asyncio.Future):
+            self._futures.add(result)
+            result.add_done_callback(lambda done: self._answer(request.API_KEY, version, done, answer))
+        else:
+            asyncio.get_running_loop().call_soon(self._return, request.API_KEY, version, result, answer)
+
+    def _answer(self, api_key: int, version: int, done: asyncio.Future[Any], answer: Any) -> None:
+        self._futures.discard(done)
+        if not done.cancelled():
+            self._return(api_key, version, done.result(), answer)
+
+    def _return(self, api_key: int, version: int, response: Any, answer: Any) -> None:
+        pieces: list[Any] = []
+        response.encode(pieces, version)
+        data = b"".join(p.read() if isinstance(p, FileSlice) else bytes(p) for p in pieces)
+        if frozenset((self.origin.broker_id, self.target.broker_id)) in self.origin.world.cut:
+            self.close()
+        if self.closed:
+            return
+        decoded, _ = APIS[api_key].response_class().decode(memoryview(data), 0, version)
+        self._in_flight.remove(answer)
+        if not answer.done():
+            answer.set_result(decoded)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for future in list(self._futures):
+            future.cancel()
+        for answer in self._in_flight:
+            if not answer.done():
+                answer.set_exception(Disconnected("closed"))
+
+
+def batch(count: int = 1, size: int = 10, **options: Any) -> bytearray:
+    return build([(None, bytes(size))] * count, timestamp=int(time.time() * 1000), **options)
+
+
+def in_world(
+    folder: Path,
+    body: Callable[[World], Awaitable[None]],
+    brokers: Iterable[int] = (0, 1, 2),
+    settings: ReplicationSettings = QUICK,
+    **config: Any,
+) -> None:
+    async def scenario() -> None:
+        world = World(folder, brokers, settings, replace(LogConfig(), **config))
+        try:
+            await asyncio.wait_for(body(world), 60)
+        finally:
+            await world.close()
+
+    asyncio.run(scenario())
