@@ -13,6 +13,7 @@ from types import TracebackType
 
 from tests.support import jars, wire
 from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.zookeeper import ZooKeeper
 
 NEWEST = "4.3.0"
 LAST_WITH_ZOOKEEPER = "3.9.1"
@@ -72,54 +73,6 @@ def _logging_option(folder: Path, version: str) -> str:
     path = folder / "log4j2.properties"
     path.write_text(_LOG4J2)
     return f"-Dlog4j2.configurationFile={path}"
-
-
-class ZooKeeper:
-    """The ZooKeeper server that comes with Kafka 3.9."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        folder.mkdir(parents=True, exist_ok=True)
-        config = write_properties(
-            folder / "zoo.cfg",
-            {
-                "dataDir": folder / "data",
-                "clientPort": self.port,
-                "clientPortAddress": "127.0.0.1",
-                "maxClientCnxns": 0,
-                "admin.enableServer": "false",
-                "tickTime": 2000,
-            },
-        )
-        (folder / "data").mkdir(exist_ok=True)
-        self.process = ManagedProcess(
-            [
-                jars.java(),
-                "-Xmx128m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                _logging_option(folder, LAST_WITH_ZOOKEEPER),
-                "-cp",
-                jars.class_path(f"server-{LAST_WITH_ZOOKEEPER}"),
-                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-                str(config),
-            ],
-            log=folder / "zookeeper.out",
-        )
-        wait_until(self._ready, timeout=60, what=f"ZooKeeper at port {self.port}")
-
-    @property
-    def connect(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def _ready(self) -> bool:
-        if not self.process.running():
-            raise RuntimeError(f"ZooKeeper ended: {self.process.log_tail()}")
-        return "binding to port" in self.process.log_tail(20_000)
-
-    def stop(self) -> None:
-        self.process.kill()
 
 
 class ApacheKafka:

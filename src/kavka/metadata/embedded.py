@@ -47,6 +47,7 @@ from kavka.metadata.store import (
     check_path,
     parent_of,
 )
+from kavka.metadata.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,7 @@ class EmbeddedStore(MetadataStore):
         self._tail: asyncio.Future[StoreUnavailable | None] | None = None
         self._committing = False
         self._closed = False
-        self._data_watches: dict[str, dict[Watch, None]] = {}
-        self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._watches = Watches()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._zxid = 0
 
@@ -191,13 +191,13 @@ class EmbeddedStore(MetadataStore):
         if node is None:
             raise NoNode(path)
         if watch is not None:
-            self._data_watches.setdefault(path, {})[watch] = None
+            self._watches.add_data(path, watch)
         return node.data, node.stat()
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         await self._settled()
         if watch is not None:
-            self._data_watches.setdefault(path, {})[watch] = None
+            self._watches.add_data(path, watch)
         node = self._nodes.get(path)
         return node.stat() if node is not None else None
 
@@ -207,7 +207,7 @@ class EmbeddedStore(MetadataStore):
         if names is None:
             raise NoNode(path)
         if watch is not None:
-            self._child_watches.setdefault(path, {})[watch] = None
+            self._watches.add_children(path, watch)
         return sorted(names)
 
     async def _settled(self) -> None:
@@ -353,7 +353,7 @@ class EmbeddedStore(MetadataStore):
                 if pending is not None and pending[0] == transaction.zxid:
                     del self._pending[path]
             for event in transaction.events:
-                self._fire(event)
+                self._watches.fire(event)
             transaction.answer.set_result(None)
 
     def _apply(self, changes: dict[str, _Node | None]) -> None:
@@ -370,18 +370,6 @@ class EmbeddedStore(MetadataStore):
                 siblings = self._children.get(parent or "/")
                 if siblings is not None:
                     siblings.discard(name)
-
-    def _fire(self, event: WatchEvent) -> None:
-        watches: dict[Watch, None] = {}
-        if event.type is not WatchType.CHILDREN:
-            watches |= self._data_watches.pop(event.path, {})
-        if event.type in (WatchType.CHILDREN, WatchType.DELETED):
-            watches |= self._child_watches.pop(event.path, {})
-        for watch in watches:
-            try:
-                watch(event)
-            except Exception:
-                log.exception("A watch on %s failed", event.path)
 
     async def close(self) -> None:
         if self._closed:

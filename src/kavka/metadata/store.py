@@ -13,6 +13,7 @@ and leave no watch.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -53,9 +54,10 @@ class NoChildrenForEphemerals(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """Nothing was written: the store is closed, or its disk or connection failed."""
+    """The store is closed, or its disk failed and nothing was written, or its session ended: then what was under way
+    may have been written or not."""
 
-    meaning = "the metadata store cannot be written"
+    meaning = "the metadata store cannot be reached"
 
 
 class Stat(NamedTuple):
@@ -188,11 +190,9 @@ class MetadataStore(ABC):
             names = await self.children(path)
         except NoNode:
             return []
-        found: list[str] = []
-        for name in names:
-            found += await self.subtree(f"{path}/{name}" if path != "/" else f"/{name}")
-        found.append(path)
-        return found
+        below = path if path != "/" else ""
+        found = await asyncio.gather(*(self.subtree(f"{below}/{name}") for name in names))
+        return [*(each for one in found for each in one), path]
 
 
 def parent_of(path: str) -> str:

@@ -1,0 +1,48 @@
+"""Who waits for which change of the tree."""
+
+from __future__ import annotations
+
+import logging
+
+from kavka.metadata.store import Watch, WatchEvent, WatchType
+
+log = logging.getLogger(__name__)
+
+
+class Watches:
+    """Each fires once. The same function twice on one node counts once; one that fails hinders no other."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, dict[Watch, None]] = {}
+        self._children: dict[str, dict[Watch, None]] = {}
+
+    def add_data(self, path: str, watch: Watch) -> None:
+        self._data.setdefault(path, {})[watch] = None
+
+    def add_children(self, path: str, watch: Watch) -> None:
+        self._children.setdefault(path, {})[watch] = None
+
+    def fire(self, event: WatchEvent) -> None:
+        watches: dict[Watch, None] = {}
+        if event.type is not WatchType.CHILDREN:
+            watches |= self._data.pop(event.path, {})
+        if event.type in (WatchType.CHILDREN, WatchType.DELETED):
+            watches |= self._children.pop(event.path, {})
+        for watch in watches:
+            _call(watch, event)
+
+    def fire_all(self) -> None:
+        """Whatever may have changed: every watch there is."""
+        data, self._data = self._data, {}
+        children, self._children = self._children, {}
+        for kind, waiting in ((WatchType.CHANGED, data), (WatchType.CHILDREN, children)):
+            for path, watches in waiting.items():
+                for watch in watches:
+                    _call(watch, WatchEvent(kind, path))
+
+
+def _call(watch: Watch, event: WatchEvent) -> None:
+    try:
+        watch(event)
+    except Exception:
+        log.exception("A watch on %s failed", event.path)

@@ -1,0 +1,113 @@
+"""A real ZooKeeper, as a process of its own: it can be stopped, killed, paused, and started again on its data."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from kavka.cli import zookeeper_jars
+from tests.support import jars
+from tests.support.processes import ManagedProcess, free_port, wait_until
+
+TICK_MS = 500
+"""Sessions may be as short as two of these, and expire at a multiple of one."""
+
+
+class ZooKeeper:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        port: int | None = None,
+        start: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._process: ManagedProcess | None = None
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        settings: dict[str, object] = {
+            "dataDir": folder / "data",
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": 0,
+            "tickTime": TICK_MS,
+            "minSessionTimeout": 2 * TICK_MS,
+            "maxSessionTimeout": 60_000,
+            "4lw.commands.whitelist": "*",
+            # The tests end their machines by process, never by plug: no need to wait for the disk.
+            "forceSync": "no",
+        } | dict(overrides or {})
+        self.config = folder / "zoo.cfg"
+        self.config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        if start:
+            self.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def connect(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> ManagedProcess:
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process
+
+    def start(self) -> None:
+        """From the main thread: the server dies with the thread that started it."""
+        jars.java()
+        self._process = ManagedProcess(
+            zookeeper_jars.server_command(self.config), log=self.folder / "zookeeper.out", cwd=self.folder
+        )
+        wait_until(self._ready, timeout=60, what=f"ZooKeeper at port {self.port}")
+
+    def _ready(self) -> bool:
+        if not self.process.running():
+            raise RuntimeError(f"ZooKeeper ended: {self.process.log_tail()}")
+        return self.command("srvr").startswith("Zookeeper version")
+
+    def command(self, word: str) -> str:
+        """The answer to a four-letter word; empty when nobody answers."""
+        try:
+            with socket.create_connection(self.address, 2) as connection:
+                connection.sendall(word.encode())
+                answer = b""
+                while piece := connection.recv(1 << 16):
+                    answer += piece
+                return answer.decode()
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self.resume()
+            self._process.stop(30)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def pause(self) -> None:
+        self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> ZooKeeper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
