@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kavka.api.fetch_session import FetchSessionCache
     from kavka.common.clock import Clock
+    from kavka.common.errors import KafkaError
     from kavka.common.metrics import Registry
     from kavka.controller.controller import Controller
     from kavka.controller.topics import Topics
@@ -17,9 +18,28 @@ if TYPE_CHECKING:
     from kavka.metadata.dynamic_config import DynamicConfig
     from kavka.metadata.features import Features
     from kavka.metadata.store import MetadataStore
+    from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+    from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+    from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
     from kavka.replication.metadata_cache import MetadataCache
     from kavka.replication.replica_manager import ReplicaManager
     from kavka.storage.log_manager import LogManager
+
+
+class Orders(Protocol):
+    """Carries out what the controller says; `broker/orders.py`."""
+
+    async def lead_or_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
+
+    async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse: ...
+
+
+class TopicCreation(Protocol):
+    """Makes topics that clients name and that are not there; `broker/topic_creation.py`."""
+
+    async def create_asked_for(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]: ...
 
 
 class BrokerServices(Protocol):
@@ -27,6 +47,7 @@ class BrokerServices(Protocol):
 
     broker_id: int
     cluster_id: str
+    in_cluster: bool
     settings: Any
     clock: Clock
     metrics: Registry
@@ -42,6 +63,12 @@ class BrokerServices(Protocol):
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     features: Features
+
+    @property
+    def orders(self) -> Orders: ...
+
+    @property
+    def topic_creation(self) -> TopicCreation: ...
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run what blocks in a worker thread; the loop goes on meanwhile."""

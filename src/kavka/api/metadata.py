@@ -16,6 +16,7 @@ it has leaders, for a short while.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from uuid import UUID
 
@@ -25,7 +26,6 @@ from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import is_internal
 from kavka.controller import topic_names
-from kavka.controller.topics import NewTopic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.metadata import (
     MetadataRequest,
@@ -40,7 +40,16 @@ from kavka.replication.metadata_cache import TopicInfo
 
 NO_ID = UUID(int=0)
 NO_LEADER = -1
-AUTO_CREATION_WAIT_MS = 5000
+AUTO_CREATION_WAIT_S = 5.0
+HEAR_OF_CLUSTER_S = 5.0
+# The topic is there or will soon be: the client asks again.
+_ASK_AGAIN = (
+    ErrorCode.NONE,
+    ErrorCode.TOPIC_ALREADY_EXISTS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.NETWORK_EXCEPTION,
+)
 
 
 def _on_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:
@@ -58,6 +67,8 @@ def _on_error(request: MetadataRequest, version: int, error: KafkaError) -> Meta
 @handles(ApiKey.METADATA, versions=(0, 13), on_error=_on_error)
 def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | Awaitable[MetadataResponse]:
     cache = ctx.broker.metadata_cache
+    if not cache.heard.is_set():
+        return _answer_when_heard(ctx, request)
     if request.topics is None or (ctx.version == 0 and not request.topics):
         return _respond(ctx, request, [_topic(ctx, request, topic) for topic in cache.topics.values()])
     by_id = [topic for topic in request.topics if topic.topic_id != NO_ID]
@@ -68,6 +79,16 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | 
     if wanted:
         return _make_and_answer(ctx, request, request.topics, wanted)
     return _answer(ctx, request, request.topics, {})
+
+
+async def _answer_when_heard(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """A broker that has just started knows of nothing yet: whoever asked first would take the cluster for empty."""
+    try:
+        await asyncio.wait_for(ctx.broker.metadata_cache.heard.wait(), HEAR_OF_CLUSTER_S)
+    except TimeoutError:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) from None
+    answer = handle(ctx, request)
+    return answer if isinstance(answer, MetadataResponse) else await answer
 
 
 def _may_be_made(ctx: RequestContext, request: MetadataRequest, name: str) -> bool:
@@ -85,15 +106,11 @@ def _may_be_made(ctx: RequestContext, request: MetadataRequest, name: str) -> bo
 async def _make_and_answer(
     ctx: RequestContext, request: MetadataRequest, topics: list[MetadataRequestTopic], names: list[str]
 ) -> MetadataResponse:
-    outcomes = await ctx.broker.topics.create_topics(
-        [NewTopic(name) for name in names], timeout_ms=AUTO_CREATION_WAIT_MS
-    )
+    outcomes = await ctx.broker.topic_creation.create_asked_for(names, AUTO_CREATION_WAIT_S)
     errors: dict[str, ErrorCode] = {}
-    for outcome in outcomes:
-        code = outcome.error.code if outcome.error is not None else ErrorCode.NONE
-        # Somebody else is making it, or it is not ready yet: the client asks again.
-        again = code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT)
-        errors[outcome.name] = ErrorCode.LEADER_NOT_AVAILABLE if again else code
+    for name, error in outcomes.items():
+        code = error.code if error is not None else ErrorCode.NONE
+        errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if code in _ASK_AGAIN else code
     return _answer(ctx, request, topics, errors)
 
 

@@ -28,6 +28,9 @@ HANDLER_MODULES = (
     "fetch",
     "list_offsets",
     "metadata",
+    "leader_and_isr",
+    "stop_replica",
+    "update_metadata",
     "offset_commit",
     "offset_fetch",
     "find_coordinator",
@@ -63,6 +66,18 @@ HANDLER_MODULES = (
     "consumer_group_heartbeat",
     "consumer_group_describe",
     "describe_topic_partitions",
+)
+
+# What only brokers ask of each other: a broker that is alone does not serve it.
+BETWEEN_BROKERS = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+    }
 )
 
 NEVER = 1 << 15  # above any version
@@ -121,6 +136,11 @@ def load() -> dict[int, Api]:
         for module in HANDLER_MODULES:
             import_module(f"kavka.api.{module}")
     return _apis
+
+
+def served(in_cluster: bool) -> dict[int, Api]:
+    """What a broker serves that is a member of a cluster, or alone."""
+    return {key: api for key, api in load().items() if in_cluster or key not in BETWEEN_BROKERS}
 
 
 def as_kafka_error(error: BaseException) -> KafkaError:

@@ -14,22 +14,32 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import isawaitable
 from pathlib import Path
+from typing import Any
 
+from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
+from kavka.broker.controller_link import ControllerLink
+from kavka.broker.gauges import add_gauges
+from kavka.broker.membership import Membership
 from kavka.broker.metrics_listener import MetricsListener
+from kavka.broker.orders import Orders
 from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
+from kavka.broker.topic_creation import TopicCreation
+from kavka.broker.transaction_channel import RemoteTransactions
 from kavka.broker.workers import Workers
 from kavka.common.clock import Clock, SystemClock
 from kavka.common.config import ConfigError
-from kavka.common.errors import ErrorCode
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
 from kavka.common.types import TopicPartition
-from kavka.controller.channel import LocalChannel
+from kavka.controller.channel import BrokerChannel, LocalChannel
 from kavka.controller.controller import Controller
-from kavka.controller.topics import NewTopic, Topics
+from kavka.controller.remote_channel import RemoteChannel
+from kavka.controller.topics import Topics
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
 from kavka.metadata.cluster import (
@@ -37,16 +47,18 @@ from kavka.metadata.cluster import (
     agree_on_cluster_id,
     announce_log_dir_failure,
     lay_out,
-    register_broker,
+    next_broker_id,
 )
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
+from kavka.metadata.store import MetadataStore
 from kavka.network.server import Server
-from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from kavka.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from kavka.protocol.primitives import TopMessage
 from kavka.replication.metadata_cache import MetadataCache
+from kavka.replication.peers import Peers
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.log_dir import LogDir, LogDirError
@@ -56,7 +68,9 @@ from kavka.storage.settings import StorageSettings
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
-INTERNAL_TOPIC_TIMEOUT_MS = 30_000
+# How long a broker that joins a cluster waits to be told of it before it says that it is ready.
+JOIN_TIMEOUT_S = 30.0
+HAND_OVER_TIMEOUT_S = 10.0
 Ready = Callable[[Sequence[Listener]], None]
 
 
@@ -67,6 +81,8 @@ class Broker:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.broker_id: int = settings.broker_id
+        self.in_cluster = settings.in_cluster
+        self.store: MetadataStore
         self.cluster_id = ""
         self.metrics = Registry()
         self.metadata_cache = MetadataCache()
@@ -85,9 +101,6 @@ class Broker:
             self.clock,
             on_dir_failure=self._dir_failed,
             on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
-        )
-        self.replica_manager = ReplicaManager(
-            self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
         )
         self.listeners: list[Listener] = []
         # Set when the broker is of no more use: no log directory is left.
@@ -111,7 +124,9 @@ class Broker:
         closing = self._closing
         closing.callback(self.workers.close)
         await self._open_metadata()
-
+        self.replica_manager = ReplicaManager(
+            self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
+        )
         self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
         await self.configs.start()
         closing.push_async_callback(self.configs.stop)
@@ -119,7 +134,6 @@ class Broker:
         await self._load_logs()
         closing.push_async_callback(self.run_in_worker, self.log_manager.shutdown)
 
-        self.producer_ids = ProducerIds(self.store, self.broker_id)
         self.server = Server(self)
         closing.callback(self.server.close)
         for listener in settings.listeners:
@@ -128,47 +142,118 @@ class Broker:
             self.listeners.append(listener._replace(port=port))
         self.configs.on_topic.append(self._topic_changed)
         self.configs.on_broker.append(self._settings_changed)
-        registration = self._registration()
-        self.features.set_brokers([registration], await register_broker(self.store, registration))
-        self.controller = Controller(
-            self.broker_id,
-            self.store,
-            lambda _broker: self._local_channel(),
-            unclean_election=lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
-            deletion_enabled=lambda: bool(settings.delete_topic_enable),
-            clock=self.clock,
-        )
-        self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
+        self._make_control()
         self._start_coordinators()
+        await self.membership.sign_in()
         self.controller.start()
         closing.push_async_callback(self.controller.stop)
-        await self.controller.settled()
+        if self.in_cluster:
+            await self._join()
+        else:
+            await self.controller.settled()
 
         schedule = Schedule(self.log_manager.jobs(), self.workers)
         schedule.start()
         closing.push_async_callback(schedule.stop)
         closing.callback(self.log_manager.stop_jobs)
-        self._add_gauges()
+        add_gauges(self.metrics, self.replica_manager, self.log_manager)
         if settings.metrics_listener is not None:
             with _naming("metrics.listener", settings["metrics.listener"]):
                 metrics = MetricsListener(*settings.metrics_listener, self.metrics)
             closing.callback(metrics.close)
+        if not self.in_cluster:
+            self._accept()
+
+    async def _join(self) -> None:
+        """Accept connections, since the controller may be on another broker, and wait for its first words."""
+        self._accept()
+        try:
+            await asyncio.wait_for(self.metadata_cache.heard.wait(), JOIN_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("No word of the controller within %g s; going on without", JOIN_TIMEOUT_S)
+
+    def _accept(self) -> None:
         self.server.start()
-        closing.push_async_callback(self.server.stop)
+        self._closing.push_async_callback(self.server.stop)
+        if self.in_cluster:
+            self._closing.push_async_callback(self._hand_over)
+
+    def _make_control(self) -> None:
+        """What ties this broker to the others: its registration, the controller, and the ways between them."""
+        settings, closing = self.settings, self._closing
+        self.producer_ids = ProducerIds(self.store, self.broker_id)
+        self.membership = Membership(
+            self.store,
+            self.broker_id,
+            self._registration,
+            self.features,
+            self.log_manager.online_dirs[0].path,
+            2 * settings.zookeeper_session_timeout_ms / 1000,
+        )
+        closing.push_async_callback(self.membership.close)
+        self.peers = Peers(self.broker_id, self._address)
+        self._controller_peers = Peers(self.broker_id, self._address_for_controller)
+        closing.push_async_callback(self.peers.close)
+        closing.push_async_callback(self._controller_peers.close)
+        self.orders = Orders(
+            self.replica_manager,
+            self.metadata_cache,
+            self.configs,
+            lambda: self.membership.epoch,
+            self._topics_gone,
+        )
+        self.controller = Controller(
+            self.broker_id,
+            self.store,
+            self._channel_to,
+            unclean_election=lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
+            deletion_enabled=lambda: bool(settings.delete_topic_enable),
+            clock=self.clock,
+        )
+        self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._answer_locally, self.peers)
+        self.topic_creation = TopicCreation(self.link, self.metadata_cache)
+        self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
+        self._remote_transactions = RemoteTransactions(self.peers, settings.request_timeout_ms / 1000)
+        closing.push_async_callback(self._remote_transactions.close)
 
     async def _open_metadata(self) -> None:
         settings = self.settings
         await self.run_in_worker(self.log_manager.open_dirs)
         self._closing.callback(self.log_manager.abandon)
-        _, known_cluster = self.log_manager.claim(self.broker_id, None)
-        settings.metadata_dir.mkdir(parents=True, exist_ok=True)
-        path = Path(settings.metadata_dir, METADATA_FILE)
-        self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
+        known_id, known_cluster = self.log_manager.claim(None if self.broker_id < 0 else self.broker_id, None)
+        if self.in_cluster:
+            self.store = await self._connect()
+        else:
+            settings.metadata_dir.mkdir(parents=True, exist_ok=True)
+            path = Path(settings.metadata_dir, METADATA_FILE)
+            self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
         self._closing.push_async_callback(self.store.close)
         await lay_out(self.store)
+        if self.broker_id < 0:
+            reserved = settings.reserved_broker_max_id
+            self.broker_id = await next_broker_id(self.store, reserved) if known_id is None else known_id
+            settings.take_generated_id(self.broker_id)
         self.cluster_id = await agree_on_cluster_id(self.store, known_cluster)
         self.log_manager.claim(self.broker_id, self.cluster_id)
         self.log_manager.mark(self.broker_id, self.cluster_id)
+
+    async def _connect(self) -> MetadataStore:
+        # kazoo is imported only where there is a cluster: a broker alone starts without.
+        from kavka.metadata.zookeeper import ZooKeeperStore
+
+        settings = self.settings
+        session_ms = settings.zookeeper_session_timeout_ms
+        store = await ZooKeeperStore.open(
+            settings.zookeeper_connect,
+            session_timeout_ms=session_ms,
+            connection_timeout_ms=settings.zookeeper_connection_timeout_ms or session_ms,
+        )
+        store.on_session_lost.append(self._session_lost)
+        store.on_new_session.append(lambda: self.membership.sign_in_again())
+        return store
+
+    def _session_lost(self) -> None:
+        log.warning("The session with ZooKeeper is over: this broker is signed out until there is a new one")
 
     async def _load_logs(self) -> None:
         """Recovery may take long. A cancellation waits for the logs under way, as nobody else may touch them yet."""
@@ -208,7 +293,7 @@ class Broker:
             clock=self.clock,
             metadata_cache=self.metadata_cache,
             run_in_worker=self.workers.post,
-            create_topic=self._create_internal_topic,
+            create_topic=self.topic_creation.create_internal,
             metrics=self.metrics,
         )
         self.transactions = TransactionCoordinator(
@@ -219,8 +304,9 @@ class Broker:
             replica_manager=self.replica_manager,
             producer_ids=self.producer_ids,
             run_in_worker=self.workers.post,
-            create_topic=self._create_internal_topic,
+            create_topic=self.topic_creation.create_internal,
             offsets=self.groups.runtime,
+            channel=self._remote_transactions,
             version=lambda: self.features.level(TRANSACTION_VERSION),
             metrics=self.metrics,
         )
@@ -229,29 +315,60 @@ class Broker:
             coordinator.start()
             self._closing.callback(coordinator.stop)
 
-    async def _create_internal_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
-    ) -> None:
-        topic = NewTopic(name, partitions, replication_factor, configs=configs)
-        for outcome in await self.topics.create_topics([topic], timeout_ms=INTERNAL_TOPIC_TIMEOUT_MS):
-            if outcome.error is not None and outcome.error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise outcome.error
+    async def _answer_locally(self, request: TopMessage, version: int) -> Any:
+        """A request to the controller, when that is in this process."""
+        assert request.API_KEY is not None
+        api = self.server.apis[request.API_KEY]
+        listener = self.settings.inter_broker_listener
+        ctx = RequestContext(self, version, 0, f"broker-{self.broker_id}", listener, "", "User:ANONYMOUS")
+        try:
+            answer = api.handle(ctx, request)
+            return await answer if isawaitable(answer) else answer
+        except KafkaError as error:
+            return api.on_error(request, version, error)
 
-    def _local_channel(self) -> LocalChannel:
-        """How the controller in this process reaches this broker."""
-        return LocalChannel(self._lead_or_follow, self._update_metadata, self.replica_manager.stop_replicas)
+    def _channel_to(self, broker: BrokerRegistration) -> BrokerChannel:
+        """How the controller in this process reaches a broker."""
+        if broker.id == self.broker_id:
+            orders = self.orders
+            return LocalChannel(orders.lead_or_follow, orders.update_metadata, orders.stop_replicas)
+        return RemoteChannel(broker.id, self._controller_peers, self.settings.controller_socket_timeout_ms / 1000)
 
-    async def _lead_or_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        # A log is made with its topic's own settings, so they have to be known first.
-        await self.configs.load_topics(topic.topic_name for topic in request.topic_states)
-        return await self.replica_manager.become_leader_or_follower(request)
+    def _address(self, broker_id: int) -> tuple[str, int] | None:
+        return self.metadata_cache.endpoint(broker_id, self.settings.inter_broker_listener)
 
-    def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        gone = self.metadata_cache.update(request)
-        for topic in gone:
-            self.configs.forget_topic(topic)
-        self.groups.on_topics_deleted(gone)
-        return UpdateMetadataResponse()
+    def _address_for_controller(self, broker_id: int) -> tuple[str, int] | None:
+        """The controller knows of brokers before anybody else does."""
+        broker = self.controller.context.brokers.get(broker_id)
+        points = () if broker is None else broker.end_points
+        name = self.settings.inter_broker_listener
+        return next(((point.host, point.port) for point in points if point.listener == name), None)
+
+    def _topics_gone(self, topics: Iterable[str]) -> None:
+        self.groups.on_topics_deleted(topics)
+
+    async def _hand_over(self) -> None:
+        """Before a clean stop: let the controller move what this broker leads, so that clients miss nothing."""
+        settings = self.settings
+        if not settings.controlled_shutdown_enable:
+            return
+        backoff_s = settings.controlled_shutdown_retry_backoff_ms / 1000
+        for attempt in range(settings.controlled_shutdown_max_retries + 1):
+            if attempt:
+                await asyncio.sleep(backoff_s)
+            request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.membership.epoch)
+            try:
+                response = await self.link.ask(request, timeout_s=HAND_OVER_TIMEOUT_S)
+            except KafkaError as error:
+                log.warning("The controller cannot take over what this broker leads: %s", error.message)
+                return
+            if response.error_code:
+                log.warning("The controller refuses to take over: %s", ErrorCode(response.error_code).name)
+            elif not response.remaining_partitions:
+                return
+            else:
+                log.info("%d partitions are still led here", len(response.remaining_partitions))
+        log.warning("Stopping all the same: what this broker still leads has to be found missing")
 
     def _dir_failed(self, directory: LogDir, gone: list[TopicPartition]) -> None:
         self.replica_manager.on_dir_failure(directory, gone)
@@ -272,39 +389,6 @@ class Broker:
         self.workers.resize(_worker_threads(self.settings))
         self.log_manager.settings_changed(StorageSettings.from_values(self.settings.configs.values))
         self.server.settings_changed()
-
-    def _add_gauges(self) -> None:
-        gauge = self.metrics.gauge
-        logs = self.log_manager
-        gauge("kavka_partitions", "Partitions on this broker", read=lambda: float(len(self.replica_manager.partitions)))
-        gauge(
-            "kavka_offline_partitions",
-            "Partitions whose log cannot be used",
-            read=lambda: float(sum(p.log is None for p in list(self.replica_manager.partitions.values()))),
-        )
-        gauge(
-            "kavka_log_size_bytes",
-            "Bytes of a partition's log",
-            ("topic", "partition"),
-            read=lambda: [
-                ((tp.topic, str(tp.partition)), float(one.size))
-                for tp, one in [(one.topic_partition, one) for one in list(logs.logs())]
-            ],
-        )
-        gauge(
-            "kavka_log_end_offset",
-            "The offset that a partition's next record gets",
-            ("topic", "partition"),
-            read=lambda: [
-                ((one.topic_partition.topic, str(one.topic_partition.partition)), float(one.end_offset))
-                for one in list(logs.logs())
-            ],
-        )
-        gauge(
-            "kavka_offline_log_directories",
-            "Log directories that have failed",
-            read=lambda: float(len(logs.dirs) - len(logs.online_dirs)),
-        )
 
 
 def _worker_threads(settings: Settings) -> int:

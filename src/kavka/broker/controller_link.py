@@ -55,8 +55,14 @@ class ControllerLink:
                     raise
                 error = failed
             else:
-                if getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+                if not _is_refusal(response):
                     return response
                 error = KafkaError(ErrorCode.NOT_CONTROLLER)
             await asyncio.sleep(RETRY_S)
         raise error or KafkaTimeout("the controller did not answer in time")
+
+
+def _is_refusal(response: Any) -> bool:
+    """NOT_CONTROLLER above all, or, where the answer has no place for it there, with every topic."""
+    codes = [response.error_code] if hasattr(response, "error_code") else [t.error_code for t in response.topics]
+    return bool(codes) and all(code == ErrorCode.NOT_CONTROLLER for code in codes)

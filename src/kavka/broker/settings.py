@@ -21,6 +21,8 @@ from kavka.common.properties import PropertiesError, parse_properties
 LOCAL_LISTENERS = "PLAINTEXT://localhost:9092"
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# A broker of a cluster that has no id of its own gets the next free one.
+GENERATED_ID = -1
 
 
 class SettingsError(ValueError):
@@ -50,6 +52,7 @@ class Settings:
         "_by_attribute",
         "advertised_listeners",
         "configs",
+        "in_cluster",
         "inter_broker_listener",
         "listeners",
         "log_dirs",
@@ -62,6 +65,7 @@ class Settings:
     configs: BrokerConfigs
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
+    in_cluster: bool
     inter_broker_listener: str
     log_dirs: tuple[Path, ...]
     metadata_dir: Path
@@ -73,17 +77,16 @@ class Settings:
         """From names and text. Raises ConfigError with one line about the first value that is wrong."""
         static = _with_both_ids(static)
         warnings: list[str] = []
-        _drop_generated_id(static, BROKER_CONFIGS.parse(static, warnings=warnings))
+        parsed = BROKER_CONFIGS.parse(static, warnings=warnings)
         self.warnings = tuple(warnings)
-        if static.get("zookeeper.connect"):
-            raise ConfigError(
-                "zookeeper.connect",
-                "clusters on ZooKeeper are not served yet; for one node use config/standalone.properties",
-            )
-        self._take(BrokerConfigs(static, defaults={**SINGLE_NODE_DEFAULTS, **(defaults or {})}))
+        self.in_cluster = bool(parsed["zookeeper.connect"])
+        if not self.in_cluster:
+            _drop_generated_id(static, parsed)
+            defaults = {**SINGLE_NODE_DEFAULTS, **(defaults or {})}
+        self._take(BrokerConfigs(static, defaults=defaults or {}))
 
         values = self.configs.values
-        _check_broker_id(values)
+        _check_broker_id(values, may_be_generated=self.in_cluster)
         protocols = _protocol_map(values["listener.security.protocol.map"])
         self.listeners = _parse_listeners("listeners", values["listeners"], protocols)
         _check_ports(self.listeners)
@@ -115,6 +118,11 @@ class Settings:
             return self._by_attribute[attribute]
         except KeyError:
             raise AttributeError(f"there is no broker config for {attribute!r}") from None
+
+    def take_generated_id(self, broker_id: int) -> None:
+        """The id that the cluster gave to this broker, which has none in its settings."""
+        static = {**self.configs.static, "broker.id": str(broker_id), "node.id": str(broker_id)}
+        self._take(BrokerConfigs(static, defaults=self.configs.defaults))
 
     def is_set(self, name: str) -> bool:
         """Whether somebody chose the value, rather than it being built in."""
@@ -181,12 +189,14 @@ def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
 
 def _drop_generated_id(static: dict[str, str], values: Mapping[str, Any]) -> None:
     """A single node that asks for a generated id (-1) gets the one that it has by default."""
-    if values["broker.id"] == -1 and values["broker.id.generation.enable"]:
+    if values["broker.id"] == GENERATED_ID and values["broker.id.generation.enable"]:
         for name in ("broker.id", "node.id"):
             static.pop(name, None)
 
 
-def _check_broker_id(values: Mapping[str, Any]) -> None:
+def _check_broker_id(values: Mapping[str, Any], *, may_be_generated: bool) -> None:
+    if may_be_generated and values["broker.id"] == GENERATED_ID and values["broker.id.generation.enable"]:
+        return
     highest = values["reserved.broker.max.id"] if values["broker.id.generation.enable"] else INT_MAX
     BROKER_CONFIGS["broker.id"].check(values["broker.id"], AtLeast(0))
     BROKER_CONFIGS["broker.id"].check(values["broker.id"], AtMost(highest, "reserved.broker.max.id"))

@@ -38,6 +38,13 @@ async def agree_on_cluster_id(store: MetadataStore, proposed: str | None = None)
     return paths.decode_cluster_id((await store.get(paths.CLUSTER_ID))[0])
 
 
+async def next_broker_id(store: MetadataStore, reserved: int) -> int:
+    """An id that nobody has had: above those that people may give (`reserved.broker.max.id`). The number of writes to
+    the node is the counter, as in Kafka."""
+    await store.ensure(paths.BROKER_SEQUENCE)
+    return reserved + (await store.set(paths.BROKER_SEQUENCE, b"")).version
+
+
 async def register_broker(store: MetadataStore, registration: BrokerRegistration) -> int:
     """Sign in; returns the broker's epoch. `NodeExists` when a broker with this id is signed in already.
 

@@ -287,7 +287,7 @@ class Connection:
 
     def _answer_unsupported_api_versions(self, api: registry.Api, correlation_id: int, started: float) -> None:
         exchange = Exchange(api, 0, correlation_id, started)
-        exchange.response = api_versions.supported()
+        exchange.response = api_versions.supported(self._server.services.in_cluster)
         exchange.response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
         exchange.done = True
         self._unanswered.append(exchange)

@@ -30,7 +30,7 @@ class Server:
         settings = services.settings
         self.loop = asyncio.get_running_loop()
         self.services = services
-        self.apis = registry.load()
+        self.apis = registry.served(services.in_cluster)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.max_request_bytes: int = settings.socket_request_max_bytes
         self.large_frame_bytes = 0

@@ -6,6 +6,7 @@ the metadata store.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 from uuid import UUID
 
@@ -42,6 +43,8 @@ class TopicInfo:
 class MetadataCache:
     def __init__(self) -> None:
         self.controller_id = -1
+        # Set by the first update: before that there is nothing to tell clients.
+        self.heard = asyncio.Event()
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.names_by_id: dict[UUID, str] = {}
@@ -51,6 +54,7 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> list[str]:
         """Take what the controller says; returns the topics that are gone by it."""
         self.controller_id = request.controller_id
+        self.heard.set()
         self.brokers = {
             broker.id: BrokerInfo(
                 broker.id,

@@ -10,8 +10,11 @@ from typing import Any
 
 from kavka.api import registry
 from kavka.api.context import RequestContext
+from kavka.broker.controller_link import ControllerLink
+from kavka.broker.topic_creation import TopicCreation
 from kavka.common.errors import KafkaError
 from kavka.metadata.cluster import ProducerIds
+from kavka.replication.peers import Peers
 from tests.unit.controller.support import World, in_world
 
 
@@ -37,6 +40,9 @@ class Services:
         self.configs = world.configs
         self.metadata_cache = world.broker.cache
         self.producer_ids = ProducerIds(world.store, 0)
+        self.in_cluster = False
+        link = ControllerLink(0, lambda: 0, Client(self).ask, Peers(0, lambda broker_id: None))
+        self.topic_creation = TopicCreation(link, self.metadata_cache)
 
 
 class Client:

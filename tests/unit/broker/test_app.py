@@ -66,7 +66,7 @@ def test_an_address_of_another_machine_is_one_line_too(tmp_path):
     run(body)
 
 
-@pytest.mark.parametrize("step", ["_start_coordinators", "_add_gauges", "_registration"])
+@pytest.mark.parametrize("step", ["_start_coordinators", "_accept", "_registration"])
 def test_a_start_that_fails_half_way_leaves_no_thread_no_port_and_no_lock(tmp_path, monkeypatch, step):
     ports: list[int] = []
 

@@ -87,10 +87,23 @@ def test_an_unknown_name_is_a_warning_and_not_an_error():
     assert given.warnings[1].startswith("num.network.threads has no effect")
 
 
-def test_zookeeper_is_one_clear_error_that_names_the_file_without_it():
-    with pytest.raises(ConfigError, match=r"^zookeeper\.connect: .*config/standalone\.properties"):
-        settings(zookeeper_connect="localhost:2181")
-    assert settings(zookeeper_connect="").listeners == (LOCAL,)
+def test_with_zookeeper_it_is_a_broker_of_a_cluster_and_internal_topics_have_kafkas_replication_factors():
+    in_cluster = settings(zookeeper_connect="localhost:2181", broker_id="3")
+    assert in_cluster.in_cluster
+    assert in_cluster.offsets_topic_replication_factor == 3
+    alone = settings(zookeeper_connect="")
+    assert not alone.in_cluster
+    assert alone.offsets_topic_replication_factor == 1
+    assert alone.listeners == (LOCAL,)
+
+
+def test_a_broker_of_a_cluster_may_leave_its_id_to_the_cluster():
+    given = settings(zookeeper_connect="localhost:2181")
+    assert given.broker_id == -1
+    given.take_generated_id(1001)
+    assert (given.broker_id, given.node_id) == (1001, 1001)
+    with pytest.raises(ConfigError, match=r"^broker\.id"):
+        settings(zookeeper_connect="localhost:2181", broker_id_generation_enable="false")
 
 
 def test_listeners_have_names_with_protocols():

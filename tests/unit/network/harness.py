@@ -180,6 +180,7 @@ class World:
         self.writes = 0
         services = SimpleNamespace(
             settings=settings(**changes),
+            in_cluster=False,
             metrics=Registry(),
             replica_manager=SimpleNamespace(write_staged=self._write_staged),
         )

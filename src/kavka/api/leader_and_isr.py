@@ -1,0 +1,49 @@
+"""LeaderAndIsr (key 4): the controller says who leads and who follows, partition by partition.
+
+v1     is_new
+v2     broker_epoch, partitions by topic
+v3     adding_replicas and removing_replicas
+v4     flexible
+v5     topic ids and type (incremental or full)
+v6     leader_recovery_state
+v7     is_kraft_controller
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicState,
+)
+
+BY_TOPIC = 2
+BY_TOPIC_ID = 5
+
+
+@handles(ApiKey.LEADER_AND_ISR, versions=(0, 7))
+async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    if ctx.version < BY_TOPIC:
+        by_topic: dict[str, list[Any]] = {}
+        for state in request.ungrouped_partition_states:
+            by_topic.setdefault(state.topic_name, []).append(state)
+        request.topic_states = [
+            LeaderAndIsrTopicState(topic_name=name, partition_states=states) for name, states in by_topic.items()
+        ]
+    response = await ctx.broker.orders.lead_or_follow(request)
+    if ctx.version < BY_TOPIC_ID:
+        names = [topic.topic_name for topic in request.topic_states]
+        response.partition_errors = [
+            LeaderAndIsrPartitionError(
+                topic_name=name, partition_index=error.partition_index, error_code=error.error_code
+            )
+            for name, topic in zip(names, response.topics, strict=False)
+            for error in topic.partition_errors
+        ]
+    return response

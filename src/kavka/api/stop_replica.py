@@ -1,0 +1,46 @@
+"""StopReplica (key 5): the controller says that this broker is no longer to hold partitions, or not to follow them now.
+
+v1     broker_epoch; delete_partitions for the whole request, partitions by topic
+v2     flexible
+v3     delete_partition and leader_epoch of each partition
+v4     is_kraft_controller
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.types import NO_LEADER_EPOCH
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+)
+
+
+@handles(ApiKey.STOP_REPLICA, versions=(0, 4))
+async def handle(ctx: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
+    if ctx.version < 3:
+        request.topic_states = [
+            StopReplicaTopicState(
+                topic_name=name,
+                partition_states=[
+                    StopReplicaPartitionState(
+                        partition_index=index,
+                        leader_epoch=NO_LEADER_EPOCH,
+                        delete_partition=request.delete_partitions,
+                    )
+                    for index in indexes
+                ],
+            )
+            for name, indexes in _asked(request, ctx.version)
+        ]
+    return await ctx.broker.orders.stop_replicas(request)
+
+
+def _asked(request: StopReplicaRequest, version: int) -> list[tuple[str, list[int]]]:
+    if version == 0:
+        return [(p.topic_name, [p.partition_index]) for p in request.ungrouped_partitions]
+    return [(topic.name, topic.partition_indexes) for topic in request.topics]

@@ -1,0 +1,48 @@
+"""UpdateMetadata (key 6): the controller says which brokers live and who leads what, for this broker's clients.
+
+v1     a broker has several end points; v2 racks; v3 listener names
+v4     offline_replicas
+v5     broker_epoch, partitions by topic
+v6     flexible
+v7     topic ids
+v8     is_kraft_controller, type
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.update_metadata import (
+    UpdateMetadataEndpoint,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+    UpdateMetadataTopicState,
+)
+
+PLAINTEXT = "PLAINTEXT"
+BY_TOPIC = 5
+LISTENER_NAMES = 3
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+@handles(ApiKey.UPDATE_METADATA, versions=(0, 8))
+def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    if ctx.version < BY_TOPIC:
+        by_topic: dict[str, list[Any]] = {}
+        for state in request.ungrouped_partition_states:
+            by_topic.setdefault(state.topic_name, []).append(state)
+        request.topic_states = [
+            UpdateMetadataTopicState(topic_name=name, partition_states=states) for name, states in by_topic.items()
+        ]
+    if ctx.version < LISTENER_NAMES:
+        for broker in request.live_brokers:
+            if ctx.version == 0:
+                broker.endpoints = [
+                    UpdateMetadataEndpoint(host=broker.v0_host, port=broker.v0_port, listener=PLAINTEXT)
+                ]
+            for endpoint in broker.endpoints:
+                endpoint.listener = PROTOCOLS[endpoint.security_protocol]
+    return ctx.broker.orders.update_metadata(request)

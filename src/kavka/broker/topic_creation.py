@@ -1,0 +1,71 @@
+"""Topics that a broker makes by itself, because somebody asked for them: through the controller, whoever that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from kavka.broker.controller_link import ControllerLink
+from kavka.client.errors import error_of
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kavka.replication.metadata_cache import NO_LEADER, MetadataCache
+
+INTERNAL_TOPIC_TIMEOUT_S = 30.0
+USE_DEFAULT = -1
+_POLL_S = 0.01
+
+
+class TopicCreation:
+    def __init__(self, link: ControllerLink, cache: MetadataCache) -> None:
+        self._link = link
+        self._cache = cache
+
+    async def create_internal(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[CreatableTopicConfig(name=config, value=value) for config, value in configs.items()],
+        )
+        error = (await self._create([topic], INTERNAL_TOPIC_TIMEOUT_S))[name]
+        if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise error
+
+    async def create_asked_for(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]:
+        """With the defaults of the controller; returns when this broker knows their leaders too, or the time is up."""
+        end = asyncio.get_running_loop().time() + timeout_s
+        topics = [
+            CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT) for name in names
+        ]
+        outcomes = await self._create(topics, timeout_s)
+        made = [name for name, error in outcomes.items() if error is None]
+        while not all(map(self._has_leaders, made)) and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(_POLL_S)
+        return outcomes
+
+    async def _create(self, topics: list[CreatableTopic], timeout_s: float) -> dict[str, KafkaError | None]:
+        request = CreateTopicsRequest(topics=topics, timeout_ms=int(timeout_s * 1000))
+        try:
+            response: CreateTopicsResponse = await self._link.ask(request, timeout_s=timeout_s)
+        except KafkaError as error:
+            return dict.fromkeys((topic.name for topic in topics), error)
+        return {
+            result.name: error_of(result.error_code, result.error_message) if result.error_code else None
+            for result in response.topics
+        }
+
+    def _has_leaders(self, name: str) -> bool:
+        topic = self._cache.topics.get(name)
+        return (
+            topic is not None
+            and bool(topic.partitions)
+            and all(state.leader > NO_LEADER for state in topic.partitions.values())
+        )
