@@ -48,12 +48,12 @@ class ControllerLink:
                     response = await self._peers.ask(
                         controller, request, channel=CHANNEL, timeout=left, max_version=max_version
                     )
-            except TimeoutError:
-                break
             except KafkaError as failed:
                 if not isinstance(failed, (Disconnected, KafkaTimeout)) and failed.code != ErrorCode.NOT_CONTROLLER:
                     raise
                 error = failed
+            except TimeoutError:
+                break
             else:
                 if not _is_refusal(response):
                     return response

@@ -141,13 +141,15 @@ class Membership:
                 return
 
     async def _read_features(self) -> None:
+        """Their epoch is the number of the last change of the list of brokers, which all of them see alike."""
         brokers: list[BrokerRegistration] = []
-        epoch = self.epoch
-        for name in await self._store.children(paths.BROKER_IDS, self._changed):
+        names = await self._store.children(paths.BROKER_IDS, self._changed)
+        stat = await self._store.exists(paths.BROKER_IDS)
+        epoch = self.epoch if stat is None else stat.pzxid
+        for name in names:
             try:
-                data, stat = await self._store.get(paths.broker(int(name)))
+                data, _ = await self._store.get(paths.broker(int(name)))
                 brokers.append(BrokerRegistration.decode(int(name), data))
-                epoch = max(epoch, stat.czxid)
             except (NoNode, MalformedNode, ValueError) as error:
                 log.warning("Broker %s is left out of the features: %s", name, error)
         self._features.set_brokers(brokers, epoch)

@@ -1,0 +1,181 @@
+"""Markers and questions between brokers: what goes together, and what each is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kavka.broker.transaction_channel import RemoteTransactions
+from kavka.client.errors import Disconnected
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.coordinator.transaction.markers import Marker
+from kavka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from kavka.protocol.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+class FakePeers:
+    def __init__(self, answer: Any) -> None:
+        self.requests: list[tuple[int, Any]] = []
+        self._answer = answer
+
+    async def ask(self, broker_id: int, request: Any, **_: Any) -> Any:
+        self.requests.append((broker_id, request))
+        answer = self._answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def written(request: Any, code: ErrorCode = ErrorCode.NONE) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=int(code))
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def admitted(request: AddPartitionsToTxnRequest, **codes: ErrorCode) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id,
+                topic_results=[
+                    AddPartitionsToTxnTopicResult(
+                        name=topic.name,
+                        results_by_partition=[
+                            AddPartitionsToTxnPartitionResult(
+                                partition_index=index,
+                                partition_error_code=int(codes.get(f"{topic.name}{index}", ErrorCode.NONE)),
+                            )
+                            for index in topic.partitions
+                        ],
+                    )
+                    for topic in asked.topics
+                ],
+            )
+            for asked in request.transactions
+        ]
+    )
+
+
+def run(body: Any, answer: Any) -> FakePeers:
+    peers = FakePeers(answer)
+
+    async def main() -> None:
+        channel = RemoteTransactions(peers, 5.0)  # type: ignore[arg-type]
+        await asyncio.wait_for(body(channel), 10)
+        await channel.close()
+
+    asyncio.run(main())
+    return peers
+
+
+def test_the_markers_of_one_turn_go_to_a_broker_in_one_request():
+    results: list[Any] = []
+
+    async def body(channel: RemoteTransactions) -> None:
+        channel.write_markers(1, Marker(7, 0, True, 3), [A0, A1], results.append)
+        channel.write_markers(1, Marker(8, 2, False, 3, 2), [B0], results.append)
+        channel.write_markers(2, Marker(7, 0, True, 3), [B0], results.append)
+        while len(results) < 3:
+            await asyncio.sleep(0.001)
+
+    peers = run(body, written)
+    assert [broker for broker, _ in peers.requests] == [1, 2]
+    first = peers.requests[0][1].markers
+    assert [(m.producer_id, m.producer_epoch, m.transaction_result, m.transaction_version) for m in first] == [
+        (7, 0, True, 0),
+        (8, 2, False, 2),
+    ]
+    assert {A0: ErrorCode.NONE, A1: ErrorCode.NONE} in results
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (lambda request: Disconnected("gone"), ErrorCode.NETWORK_EXCEPTION),
+        (lambda request: written(request, ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (lambda request: WriteTxnMarkersResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_every_partition_gets_a_code_whatever_the_broker_answers(answer, code):
+    results: list[Any] = []
+
+    async def body(channel: RemoteTransactions) -> None:
+        channel.write_markers(1, Marker(7, 0, True, 3), [A0, B0], results.append)
+        while not results:
+            await asyncio.sleep(0.001)
+
+    run(body, answer)
+    assert results == [{A0: code, B0: code}]
+
+
+def test_partitions_that_are_not_in_the_transaction_are_named():
+    async def body(channel: RemoteTransactions) -> None:
+        missing, other = await asyncio.gather(
+            channel.admit(1, "t", 7, 0, [A0, A1], False), channel.admit(1, "u", 8, 0, [B0], True)
+        )
+        assert missing == {A1}
+        assert other == frozenset()
+
+    peers = run(body, lambda request: admitted(request, a1=ErrorCode.TRANSACTION_ABORTABLE))
+    ((_, request),) = peers.requests
+    assert [(t.transactional_id, t.verify_only) for t in request.transactions] == [("t", True), ("u", False)]
+
+
+def test_the_same_transaction_twice_is_asked_in_two_requests():
+    async def body(channel: RemoteTransactions) -> None:
+        await asyncio.gather(channel.admit(1, "t", 7, 0, [A0], False), channel.admit(1, "t", 7, 0, [A1], False))
+
+    peers = run(body, admitted)
+    assert [len(request.transactions) for _, request in peers.requests] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (lambda request: Disconnected("gone"), ErrorCode.NETWORK_EXCEPTION),
+        (lambda request: admitted(request, a0=ErrorCode.PRODUCER_FENCED), ErrorCode.PRODUCER_FENCED),
+        (
+            lambda request: AddPartitionsToTxnResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)),
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ),
+        (lambda request: AddPartitionsToTxnResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_another_answer_is_an_error(answer, code):
+    async def body(channel: RemoteTransactions) -> None:
+        with pytest.raises(KafkaError) as raised:
+            await channel.admit(1, "t", 7, 0, [A0], False)
+        assert raised.value.code is code
+
+    run(body, answer)
