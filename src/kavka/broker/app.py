@@ -228,6 +228,7 @@ class Broker:
             path = Path(settings.metadata_dir, METADATA_FILE)
             self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
         self._closing.push_async_callback(self.store.close)
+        self._closing.callback(lambda: [announcing.cancel() for announcing in self._announcing])
         await lay_out(self.store)
         if self.broker_id < 0:
             reserved = settings.reserved_broker_max_id

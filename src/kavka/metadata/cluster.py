@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 from kavka.metadata import paths
 from kavka.metadata.paths import BrokerRegistration, ProducerIdBlock
-from kavka.metadata.store import BadVersion, Create, MetadataStore, NodeExists, SetData
+from kavka.metadata.store import BadVersion, Create, MetadataStore, NodeExists, SetData, StoreUnavailable
+
+log = logging.getLogger(__name__)
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
+RETRY_S = 1.0
 
 
 async def lay_out(store: MetadataStore) -> None:
@@ -63,9 +67,16 @@ async def update_broker(store: MetadataStore, registration: BrokerRegistration) 
 
 
 async def announce_log_dir_failure(store: MetadataStore, broker_id: int) -> None:
-    """Tell the controller that a log directory of this broker is lost; it asks which partitions were in it."""
+    """Tell the controller that a log directory of this broker is lost; it asks which partitions were in it. Tried until
+    it is told: said twice is as good as once."""
     path = f"{paths.LOG_DIR_EVENTS}/{paths.LOG_DIR_EVENT_PREFIX}"
-    await store.create(path, paths.encode_log_dir_event(broker_id), sequential=True)
+    while True:
+        try:
+            await store.create(path, paths.encode_log_dir_event(broker_id), sequential=True)
+            return
+        except StoreUnavailable as error:
+            log.error("The failed log directory is announced again: %s", error)
+            await asyncio.sleep(RETRY_S)
 
 
 class ProducerIds:

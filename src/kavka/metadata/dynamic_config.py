@@ -21,12 +21,13 @@ from kavka.common.config import ConfigError
 from kavka.common.config_view import BrokerConfigs
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata import paths
-from kavka.metadata.store import Create, MetadataStore, NoNode, Op, SetData, WatchEvent
+from kavka.metadata.store import Create, MetadataStore, NoNode, Op, SetData, StoreUnavailable, WatchEvent
 from kavka.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
 
 ANNOUNCEMENT_LIFE_MS = 15 * 60 * 1000
+RETRY_S = 1.0
 
 
 class LiveSettings(Protocol):
@@ -72,6 +73,7 @@ class DynamicConfig:
 
     async def stop(self) -> None:
         if self._catching_up is not None:
+            self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
 
     # ---- what is set
@@ -99,10 +101,11 @@ class DynamicConfig:
 
     async def load_topics(self, topics: Iterable[str]) -> None:
         """Make sure that the settings of these topics are known; to be called before their logs are made."""
-        for topic in topics:
-            if topic not in self._topics:
-                self._topics[topic] = await self._read(paths.topic_config(topic))
-                self._log_configs.pop(topic, None)
+        unknown = [topic for topic in dict.fromkeys(topics) if topic not in self._topics]
+        found = await asyncio.gather(*(self._read(paths.topic_config(topic)) for topic in unknown))
+        for topic, overrides in zip(unknown, found, strict=True):
+            self._topics[topic] = overrides
+            self._log_configs.pop(topic, None)
 
     def forget_topic(self, topic: str) -> None:
         self._topics.pop(topic, None)
@@ -142,14 +145,23 @@ class DynamicConfig:
     async def _catch_up(self) -> None:
         while True:
             self._again = False
-            names = await self._store.children(paths.CONFIG_CHANGES, self._changed)
-            for name in sorted(names, key=_number):
-                if _number(name) > self._announced:
-                    self._announced = _number(name)
-                    await self._take_announced(f"{paths.CONFIG_CHANGES}/{name}")
-            await self._purge(names)
+            try:
+                await self._take_all_announced()
+            except StoreUnavailable as error:
+                # Without this round nothing would be watched any more.
+                log.warning("Changes of configuration are looked for again: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
             if not self._again:
                 return
+
+    async def _take_all_announced(self) -> None:
+        names = await self._store.children(paths.CONFIG_CHANGES, self._changed)
+        for name in sorted(names, key=_number):
+            if _number(name) > self._announced:
+                await self._take_announced(f"{paths.CONFIG_CHANGES}/{name}")
+                self._announced = _number(name)
+        await self._purge(names)
 
     async def _take_announced(self, path: str) -> None:
         try:

@@ -18,6 +18,7 @@ from kavka.coordinator.transaction.config import TransactionConfig
 from kavka.coordinator.transaction.markers import LocalMarkers, Marker, MarkerChannel, MarkerSender
 from kavka.coordinator.transaction.shard import NeedsProducerId, Producer, TransactionShard
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION, PREPARE_COMMIT, State, Transaction
+from kavka.metadata.store import StoreUnavailable
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
 from kavka.replication.replica_manager import ReplicaManager
@@ -162,6 +163,9 @@ class TransactionCoordinator:
             return await self._producer_ids.next()
         except OverflowError as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+        except StoreUnavailable as error:
+            # The code that makes producers ask again.
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None = None
