@@ -55,11 +55,14 @@ from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
 from kavka.metadata.store import MetadataStore
 from kavka.network.server import Server
+from kavka.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kavka.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from kavka.protocol.primitives import TopMessage
+from kavka.replication.isr_changes import IsrChanges
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.peers import Peers
 from kavka.replication.replica_manager import ReplicaManager
+from kavka.replication.settings import ReplicationSettings
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.log_dir import LogDir, LogDirError
 from kavka.storage.log_manager import LogManager
@@ -125,7 +128,12 @@ class Broker:
         closing.callback(self.workers.close)
         await self._open_metadata()
         self.replica_manager = ReplicaManager(
-            self.broker_id, self.log_manager, self.metadata_cache, self.workers.post, TopicMetrics(self.metrics)
+            self.broker_id,
+            self.log_manager,
+            self.metadata_cache,
+            self.workers.post,
+            TopicMetrics(self.metrics),
+            ReplicationSettings.from_values(settings.configs.values),
         )
         self.configs = DynamicConfig(self.store, self.broker_id, settings, self.clock)
         await self.configs.start()
@@ -143,6 +151,8 @@ class Broker:
         self.configs.on_topic.append(self._topic_changed)
         self.configs.on_broker.append(self._settings_changed)
         self._make_control()
+        if self.in_cluster:
+            self._start_replication()
         self._start_coordinators()
         await self.membership.sign_in()
         self.controller.start()
@@ -215,6 +225,18 @@ class Broker:
         self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
         self._remote_transactions = RemoteTransactions(self.peers, settings.request_timeout_ms / 1000)
         closing.push_async_callback(self._remote_transactions.close)
+
+    def _start_replication(self) -> None:
+        """Before the controller speaks: what it says is followed from then on."""
+        changes = IsrChanges(self.broker_id, lambda: self.membership.epoch, self._ask_for_isr)
+        self._closing.push_async_callback(changes.close)
+        self.replica_manager.start(self.peers, changes, lambda: self.membership.epoch)
+        self._closing.push_async_callback(self.replica_manager.stop)
+
+    async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        timeout_s = self.settings.controller_socket_timeout_ms / 1000
+        response: AlterPartitionResponse = await self.link.ask(request, timeout_s=timeout_s)
+        return response
 
     async def _open_metadata(self) -> None:
         settings = self.settings
@@ -388,6 +410,7 @@ class Broker:
     def _settings_changed(self, _names: frozenset[str]) -> None:
         """What the parts keep of the settings; the rest they look up each time."""
         self.workers.resize(_worker_threads(self.settings))
+        self.replica_manager.use_settings(ReplicationSettings.from_values(self.settings.configs.values))
         self.log_manager.settings_changed(StorageSettings.from_values(self.settings.configs.values))
         self.server.settings_changed()
 

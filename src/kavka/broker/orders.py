@@ -1,12 +1,10 @@
 """The controller's three orders, carried out: by a plain call when it is in this process, by a request when it is not.
 
-One at a time: a controller sends them in order, but while two brokers both take themselves for the controller, orders
-of both may come. The epochs in them say whose count.
+While two brokers both take themselves for the controller, orders of both may come: the epochs in them say whose count.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,25 +35,22 @@ class Orders:
         self._configs = configs
         self._broker_epoch = broker_epoch
         self._on_topics_gone = on_topics_gone
-        self._turn = asyncio.Lock()
 
     def _is_stale(self, request: Any) -> bool:
         """An epoch above ours is fine: the controller can know of a new registration before this broker does."""
         return bool(UNKNOWN_EPOCH < request.broker_epoch < self._broker_epoch())
 
     async def lead_or_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        async with self._turn:
-            if self._is_stale(request):
-                return LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
-            # A log is made with its topic's own settings, so they have to be known first.
-            await self._configs.load_topics(topic.topic_name for topic in request.topic_states)
-            return await self._replicas.become_leader_or_follower(request)
+        if self._is_stale(request):
+            return LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
+        # A log is made with its topic's own settings, so they have to be known first.
+        await self._configs.load_topics(topic.topic_name for topic in request.topic_states)
+        return await self._replicas.become_leader_or_follower(request)
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        async with self._turn:
-            if self._is_stale(request):
-                return StopReplicaResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
-            return await self._replicas.stop_replicas(request)
+        if self._is_stale(request):
+            return StopReplicaResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
+        return await self._replicas.stop_replicas(request)
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         if self._is_stale(request):

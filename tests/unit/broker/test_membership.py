@@ -55,7 +55,7 @@ def test_another_broker_of_the_same_id_is_not_thrown_out(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         await register_broker(store, registration(1))
         one = member(store, tmp_path, 0.2)
-        with pytest.raises(AlreadySignedIn, match="broker.id of its own"):
+        with pytest.raises(AlreadySignedIn, match=r"broker\.id of its own"):
             await one.sign_in()
         await one.close()
 
