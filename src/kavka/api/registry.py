@@ -59,6 +59,7 @@ HANDLER_MODULES = (
     "delete_groups",
     "incremental_alter_configs",
     "offset_delete",
+    "alter_partition",
     "describe_cluster",
     "describe_producers",
     "describe_transactions",

@@ -68,10 +68,11 @@ class BrokerSender:
         """Wait until all that was given so far is answered."""
         await self._queue.join()
 
-    async def stop(self) -> None:
+    def stop(self) -> asyncio.Task[None]:
+        """Nothing more is sent from now on; the task that sent is done a little later."""
         self._channel.close()
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        return self._task
 
     async def _run(self) -> None:
         while True:

@@ -43,7 +43,10 @@ class ControllerContext:
         self.epoch_version = 0
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_epochs: dict[int, int] = {}
+        # Signed in still, but on their way out: told everything, elected for nothing.
+        self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
+        self.topic_names: dict[UUID, str] = {}
         self.leaderships: dict[TopicPartition, Leadership] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
@@ -52,15 +55,31 @@ class ControllerContext:
         self.topics_to_delete: set[str] = set()
         self.topics_being_deleted: set[str] = set()
         self.topics_not_deletable_now: set[str] = set()
+        # Those whose assignment says that replicas are being added or removed.
+        self.reassigning: set[TopicPartition] = set()
 
     # ---- brokers
 
+    def is_live(self, broker_id: int) -> bool:
+        """Signed in, and not shutting down."""
+        return broker_id in self.brokers and broker_id not in self.shutting_down
+
     def is_online(self, replica: Replica) -> bool:
-        return replica.broker_id in self.brokers and replica not in self.replicas_on_failed_disks
+        return self.is_live(replica.broker_id) and replica not in self.replicas_on_failed_disks
 
     def online_brokers(self, tp: TopicPartition) -> set[int]:
         """Of the brokers that hold `tp`, those that can serve it."""
         return {b for b in self.replicas_of(tp) if self.is_online(Replica(tp, b))}
+
+    def add_broker(self, broker: BrokerRegistration, epoch: int) -> None:
+        self.brokers[broker.id] = broker
+        self.broker_epochs[broker.id] = epoch
+
+    def forget_broker(self, broker_id: int) -> None:
+        self.brokers.pop(broker_id, None)
+        self.broker_epochs.pop(broker_id, None)
+        self.shutting_down.discard(broker_id)
+        self.replicas_on_failed_disks = {r for r in self.replicas_on_failed_disks if r.broker_id != broker_id}
 
     def racks(self) -> dict[int, str | None]:
         return {broker.id: broker.rack for broker in self.brokers.values()}
@@ -89,6 +108,11 @@ class ControllerContext:
 
     def add_topic(self, name: str, topic_id: UUID, partitions: Mapping[int, ReplicaAssignment]) -> None:
         self.topics[name] = Topic(topic_id, dict(partitions))
+        self.topic_names[topic_id] = name
+        self.reassigning.update(TopicPartition(name, p) for p, a in partitions.items() if a.is_being_reassigned)
+
+    def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
+        self.topics[tp.topic].partitions[tp.partition] = assignment
 
     def forget_topic(self, name: str) -> None:
         for tp in self.partitions_of([name]):
@@ -97,7 +121,10 @@ class ControllerContext:
                 self.replicas_on_failed_disks.discard(Replica(tp, broker_id))
             self.leaderships.pop(tp, None)
             self.partition_states.pop(tp, None)
-        self.topics.pop(name, None)
+            self.reassigning.discard(tp)
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self.topic_names.pop(topic.topic_id, None)
         for marks in (self.topics_to_delete, self.topics_being_deleted, self.topics_not_deletable_now):
             marks.discard(name)
 

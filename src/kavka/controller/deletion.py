@@ -19,6 +19,7 @@ from kavka.controller.context import ControllerContext, Replica
 from kavka.controller.machines import StateMachines
 from kavka.controller.partition_states import PartitionState
 from kavka.controller.replica_states import ReplicaState
+from kavka.controller.tree import FencedTree
 from kavka.metadata import paths
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,13 @@ class TopicDeletions:
         self,
         context: ControllerContext,
         machines: StateMachines,
+        tree: FencedTree,
         tell_metadata: Callable[[Iterable[TopicPartition]], Any],
         on_deleted: Callable[[str], Any],
     ) -> None:
         self._context = context
         self._machines = machines
+        self._tree = tree
         self._tell_metadata = tell_metadata
         self._on_deleted = on_deleted
 
@@ -112,7 +115,7 @@ class TopicDeletions:
         replicas = list(self._context.replicas(self._context.partitions_of([topic])))
         await self._machines.replicas_to(replicas, ReplicaState.NON_EXISTENT)
         for path in (paths.topic(topic), paths.topic_config(topic), paths.delete_topic(topic)):
-            await self._machines.delete_tree(path)
+            await self._tree.delete_tree(path)
         self._context.forget_topic(topic)
         log.info("Topic %s is deleted", topic)
         self._on_deleted(topic)

@@ -1,7 +1,7 @@
 """What can happen to a controller, and the one queue in which it happens.
 
 Everything that reads or changes the controller's context runs as an event, one after the other, so nothing in it
-needs a lock: watches and answers only put an event here and return.
+needs a lock: watches, answers and requests only put an event here and return.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kavka.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+
+if TYPE_CHECKING:
+    from kavka.controller.term import Term
 
 log = logging.getLogger(__name__)
 
@@ -63,26 +66,60 @@ class LogDirFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrAnswered:
-    broker_id: int
-    response: LeaderAndIsrResponse
+class IsrNotification:
+    """A broker changed an ISR in the tree by itself, and says so, as those of before AlterPartition did."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaAnswered:
-    broker_id: int
-    request: StopReplicaRequest
-    response: StopReplicaResponse
+class PreferredElection:
+    """/admin/preferred_replica_election was made: an old tool asks for elections."""
 
 
 @dataclass(frozen=True, slots=True)
-class RetryOffline:
-    """Try again to bring online what is not: the store could not be written when it was tried last."""
+class ReassignmentNode:
+    """/admin/reassign_partitions was made or changed: an old tool asks for moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRebalance:
+    """It is time to look whether brokers lead what they should."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanEnabled:
+    """Losing records rather than availability may be allowed now: for a topic, or (None) for all."""
+
+    topic: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryFailedDisks:
     """Ask brokers again about the replicas that they had no disk for: it may have been full, and have room now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeaderAndIsrAnswered:
+    term: Term
+    broker_id: int
+    request: LeaderAndIsrRequest
+    response: LeaderAndIsrResponse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StopReplicaAnswered:
+    term: Term
+    broker_id: int
+    request: StopReplicaRequest
+    response: StopReplicaResponse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """Somebody waits for an answer of the controller."""
+
+    name: str
+    work: Callable[[Term], Awaitable[Any]]
+    answer: asyncio.Future[Any]
 
 
 Event = (
@@ -94,10 +131,15 @@ Event = (
     | TopicModification
     | TopicDeletion
     | LogDirFailure
+    | IsrNotification
+    | PreferredElection
+    | ReassignmentNode
+    | AutoRebalance
+    | UncleanEnabled
+    | RetryFailedDisks
     | LeaderAndIsrAnswered
     | StopReplicaAnswered
-    | RetryOffline
-    | RetryFailedDisks
+    | Call
 )
 
 
@@ -110,7 +152,8 @@ class EventQueue:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
 
     def put(self, event: Event) -> None:
         self._events.put_nowait(event)
@@ -119,11 +162,17 @@ class EventQueue:
         """Wait until everything that was put so far, and what it put itself, is done."""
         await self._events.join()
 
-    async def stop(self) -> None:
+    async def stop(self) -> list[Event]:
+        """The event under way is broken off; returns those that were not begun."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        left: list[Event] = []
+        while not self._events.empty():
+            left.append(self._events.get_nowait())
+            self._events.task_done()
+        return left
 
     async def _run(self) -> None:
         while True:

@@ -1,14 +1,9 @@
-"""Carries out what the two tables of transitions say: writes the state nodes, and gathers what brokers must be told.
-
-Every write is fenced: it is one transaction with a check that /controller_epoch is still the one this controller was
-elected with. When it is not, `ControllerMoved` is raised and nothing was written.
-"""
+"""Carries out what the two tables of transitions say: writes the state nodes, and gathers what brokers must be told."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kavka.common.types import TopicPartition
@@ -18,53 +13,38 @@ from kavka.controller.partition_states import PARTITION_TRANSITIONS, PartitionAc
 from kavka.controller.replica_states import REPLICA_TRANSITIONS, ReplicaAction, ReplicaState
 from kavka.controller.requests import RequestBatch
 from kavka.controller.states import IllegalTransition
+from kavka.controller.tree import ChangeState, FencedTree
 from kavka.metadata import paths
 from kavka.metadata.paths import PartitionStateNode
-from kavka.metadata.store import (
-    BadVersion,
-    Check,
-    Create,
-    Delete,
-    MetadataStore,
-    NoNode,
-    Op,
-    OpResult,
-    SetData,
-    Stat,
-    StoreError,
-    StoreUnavailable,
-)
+from kavka.metadata.store import Create, StoreError
 
 log = logging.getLogger(__name__)
-
-# Gives a partition's next leader and ISR, or None when nobody may lead it.
-Elect = Callable[[TopicPartition, PartitionStateNode], PartitionStateNode | None]
-
-
-class ControllerMoved(Exception):
-    """Another broker is the controller now."""
 
 
 class StateMachines:
     def __init__(
         self,
         context: ControllerContext,
-        store: MetadataStore,
+        tree: FencedTree,
         new_batch: Callable[[], RequestBatch],
         unclean_election: Callable[[str], bool],
     ) -> None:
         self._context = context
-        self._store = store
+        self._tree = tree
         self._new_batch = new_batch
         self._unclean_election = unclean_election
 
     # ---- partitions
 
     async def partitions_to(
-        self, partitions: Iterable[TopicPartition], target: PartitionState, elect: Elect | None = None
-    ) -> None:
-        """Bring them into a state; what may not or cannot go there stays where it is, and is logged."""
+        self, partitions: Iterable[TopicPartition], target: PartitionState, elect: ChangeState | None = None
+    ) -> set[TopicPartition]:
+        """Bring them into a state; what may not or cannot go there stays where it is, and is logged.
+
+        Returns those that were given a leader. `elect` decides who it is; by default, as when the leader is gone.
+        """
         batch = self._new_batch()
+        led: set[TopicPartition] = set()
         by_action: dict[PartitionAction, list[TopicPartition]] = {}
         for tp in partitions:
             try:
@@ -80,35 +60,38 @@ class StateMachines:
                 self._context.partition_states[tp] = target
         try:
             if new := by_action.get(PartitionAction.INITIALISE):
-                await self._initialise(new, batch)
+                led |= await self._initialise(new, batch)
             if leaderless := by_action.get(PartitionAction.ELECT):
-                await self._elect(leaderless, elect or self._offline_election, batch)
+                led |= await self._elect(leaderless, elect or self.offline_election(), batch)
         finally:
             batch.send()
+        return led
 
     async def bring_online(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Try to find a leader for all that have none, or for some of these."""
-        candidates = self._context.all_partitions() if partitions is None else partitions
         waiting = (PartitionState.NEW, PartitionState.OFFLINE)
+        if partitions is None:
+            partitions = self._context.partitions_in(*waiting)
         await self.partitions_to(
             [
                 tp
-                for tp in candidates
+                for tp in partitions
                 if self._context.state_of(tp) in waiting and tp.topic not in self._context.topics_to_delete
             ],
             PartitionState.ONLINE,
         )
 
-    def _offline_election(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
-        return election.offline(
+    def offline_election(self, *, unclean: bool = False) -> ChangeState:
+        """The rule for when the leader is gone; `unclean` allows for what the topic's settings do not."""
+        return lambda tp, state: election.offline(
             state,
             self._context.replicas_of(tp),
             self._context.online_brokers(tp),
-            unclean=self._unclean_election(tp.topic),
+            unclean=unclean or self._unclean_election(tp.topic),
             controller_epoch=self._context.epoch,
         )
 
-    async def _initialise(self, partitions: list[TopicPartition], batch: RequestBatch) -> None:
+    async def _initialise(self, partitions: list[TopicPartition], batch: RequestBatch) -> set[TopicPartition]:
         chosen: dict[TopicPartition, PartitionStateNode] = {}
         for tp in partitions:
             state = election.initial(
@@ -118,27 +101,30 @@ class StateMachines:
                 log.error("%s stays without a leader: none of its replicas lives", tp)
             else:
                 chosen[tp] = state
-        parents = [paths.partitions(name) for name in {tp.topic: None for tp in chosen}]
+        grown = {tp.topic for tp in self._context.leaderships}
+        parents = [paths.partitions(name) for name in {tp.topic: None for tp in chosen} if name not in grown]
         parents += [paths.partition(tp) for tp in chosen]
         states = [Create(paths.partition_state(tp), state.encode()) for tp, state in chosen.items()]
-        outcomes = await self.write([Create(path) for path in parents] + states)
+        outcomes = await self._tree.write([Create(path) for path in parents] + states)
+        led: set[TopicPartition] = set()
         for (tp, state), outcome in zip(chosen.items(), outcomes[len(parents) :], strict=True):
             if isinstance(outcome, StoreError):
                 log.error("The state of %s could not be written: %s", tp, outcome)
                 continue
             self._lead(tp, Leadership(state, 0), batch, is_new=True)
-        _raise_if_unavailable(outcomes)
+            led.add(tp)
+        return led
 
-    async def _elect(self, partitions: list[TopicPartition], elect: Elect, batch: RequestBatch) -> None:
-        chosen: dict[TopicPartition, PartitionStateNode] = {}
-        for tp in partitions:
-            state = elect(tp, self._context.leaderships[tp].state)
-            if state is None:
-                log.error("%s finds no leader: no replica that may lead lives", tp)
-            else:
-                chosen[tp] = state
-        for tp, leadership in (await self._write_states(chosen)).items():
+    async def _elect(
+        self, partitions: list[TopicPartition], elect: ChangeState, batch: RequestBatch
+    ) -> set[TopicPartition]:
+        elected = await self._tree.change_states(partitions, elect)
+        for tp, leadership in elected.items():
             self._lead(tp, leadership, batch)
+        failed = [tp for tp in partitions if tp not in elected]
+        if failed:
+            log.error("No replica that may lead lives, of %s", ", ".join(map(str, failed)))
+        return set(elected)
 
     def _lead(self, tp: TopicPartition, leadership: Leadership, batch: RequestBatch, *, is_new: bool = False) -> None:
         self._context.leaderships[tp] = leadership
@@ -149,7 +135,7 @@ class StateMachines:
 
     async def replicas_to(self, replicas: Iterable[Replica], target: ReplicaState) -> None:
         batch = self._new_batch()
-        stopped: list[Replica] = []
+        stopped: dict[int, list[TopicPartition]] = {}
         for replica in replicas:
             try:
                 action = REPLICA_TRANSITIONS.action(replica, self._context.replica_state(replica), target)
@@ -158,12 +144,12 @@ class StateMachines:
                 continue
             if action is ReplicaAction.STOP:
                 batch.tell_stop(replica.broker_id, replica.partition, delete=False)
-                stopped.append(replica)
+                stopped.setdefault(replica.broker_id, []).append(replica.partition)
             elif self._change_replica(replica, action, batch):
                 self._context.replica_states[replica] = target
         try:
-            for broker_id in dict.fromkeys(replica.broker_id for replica in stopped):
-                await self._leave_isr(broker_id, [r.partition for r in stopped if r.broker_id == broker_id], batch)
+            for broker_id, partitions in stopped.items():
+                await self._leave_isr(broker_id, partitions, batch)
         finally:
             batch.send()
 
@@ -181,75 +167,29 @@ class StateMachines:
             case ReplicaAction.JOIN:
                 assignment = self._context.assignment(tp)
                 if broker_id not in assignment.replicas:
-                    joined = replace(assignment, replicas=(*assignment.replicas, broker_id))
-                    self._context.topics[tp.topic].partitions[tp.partition] = joined
+                    self._context.set_assignment(
+                        tp, replace(assignment, replicas=(*assignment.replicas, broker_id))
+                    )
             case ReplicaAction.DELETE:
                 batch.tell_stop(broker_id, tp, delete=True)
             case ReplicaAction.FORGET:
+                self._context.set_assignment(tp, self._context.assignment(tp).without(broker_id))
                 self._context.replica_states.pop(replica, None)
                 return False
         return True
 
     async def _leave_isr(self, broker_id: int, partitions: list[TopicPartition], batch: RequestBatch) -> None:
-        changed: dict[TopicPartition, PartitionStateNode] = {}
-        for tp in partitions:
-            leadership = self._context.leaderships.get(tp)
-            if leadership is not None:
-                state = election.without_replica(leadership.state, broker_id, self._context.epoch)
-                if state is not None:
-                    changed[tp] = state
-        self._context.leaderships.update(await self._write_states(changed))
+        changed = await self._tree.change_states(
+            partitions, lambda tp, state: election.without_replica(state, broker_id, self._context.epoch)
+        )
         for tp in partitions:
             self._context.replica_states[Replica(tp, broker_id)] = ReplicaState.OFFLINE
-            leadership = self._context.leaderships.get(tp)
+            leadership = changed.get(tp)
+            if tp.topic in self._context.topics_to_delete:
+                continue
             if leadership is None:
+                # Nobody has to lead or follow differently; but clients see one replica less.
                 batch.tell_metadata(self._context.brokers, [tp])
-            elif tp.topic not in self._context.topics_to_delete:
+            else:
                 others = [b for b in self._context.replicas_of(tp) if b != broker_id]
                 batch.tell_leadership(others, tp, leadership)
-
-    # ---- the tree
-
-    async def _write_states(
-        self, states: Mapping[TopicPartition, PartitionStateNode]
-    ) -> dict[TopicPartition, Leadership]:
-        """Replace state nodes, each only if it is the one this controller knows; returns those that were."""
-        ops = [
-            SetData(paths.partition_state(tp), state.encode(), self._context.leaderships[tp].partition_epoch)
-            for tp, state in states.items()
-        ]
-        outcomes = await self.write(ops)
-        written: dict[TopicPartition, Leadership] = {}
-        for (tp, state), outcome in zip(states.items(), outcomes, strict=True):
-            if isinstance(outcome, Stat):
-                written[tp] = Leadership(state, outcome.version)
-            else:
-                log.error("The state of %s could not be written: %s", tp, outcome)
-        _raise_if_unavailable(outcomes)
-        return written
-
-    async def write(self, ops: Iterable[Op]) -> list[OpResult | StoreError]:
-        """Each op on its own, fenced; the result of each, or its error."""
-        fence = Check(paths.CONTROLLER_EPOCH, self._context.epoch_version)
-        outcomes = await asyncio.gather(*(self._store.multi((fence, op)) for op in ops), return_exceptions=True)
-        results: list[OpResult | StoreError] = []
-        for outcome in outcomes:
-            if isinstance(outcome, list):
-                results.append(outcome[1])
-            elif isinstance(outcome, StoreError):
-                if isinstance(outcome, (BadVersion, NoNode)) and outcome.path == paths.CONTROLLER_EPOCH:
-                    raise ControllerMoved from outcome
-                results.append(outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-        return results
-
-    async def delete_tree(self, path: str) -> None:
-        """Remove a node with all below it; what is gone already is fine."""
-        _raise_if_unavailable(await self.write([Delete(found) for found in await self._store.subtree(path)]))
-
-
-def _raise_if_unavailable(outcomes: Iterable[object]) -> None:
-    for outcome in outcomes:
-        if isinstance(outcome, StoreUnavailable):
-            raise outcome

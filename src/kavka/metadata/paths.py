@@ -248,6 +248,28 @@ class ReplicaAssignment:
     def is_being_reassigned(self) -> bool:
         return bool(self.adding or self.removing)
 
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Who held it before the move began."""
+        return tuple(r for r in self.replicas if r not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Who will hold it when the move is done."""
+        return tuple(r for r in self.replicas if r not in self.removing)
+
+    def moving_to(self, target: Sequence[int]) -> ReplicaAssignment:
+        """The same partition on its way to `target`; from where it was before a move that is under way."""
+        origin = self.origin
+        everybody = tuple(dict.fromkeys((*target, *origin)))
+        return ReplicaAssignment(
+            everybody, tuple(r for r in everybody if r not in origin), tuple(r for r in everybody if r not in target)
+        )
+
+    def without(self, broker_id: int) -> ReplicaAssignment:
+        holders = (self.replicas, self.adding, self.removing)
+        return ReplicaAssignment(*(tuple(r for r in some if r != broker_id) for some in holders))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:

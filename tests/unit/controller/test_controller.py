@@ -194,10 +194,9 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
 
 
 def test_a_topic_that_had_no_room_is_served_when_there_is_some(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("kavka.controller.controller.FIRST_DISK_RETRY_S", 0.05)
+    monkeypatch.setattr("kavka.controller.brokers.FIRST_DISK_RETRY_S", 0.05)
 
     async def body(world: World) -> None:
-        world.controller._disk_retry_s = 0.05
         world.broker.failed_disk.add(T0)
         await world.topics.create_topics([NewTopic("t", 1, 1)], timeout_ms=5000)
         cache = world.broker.cache

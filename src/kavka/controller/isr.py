@@ -1,0 +1,170 @@
+"""Who is in sync: leaders ask the controller to change it, and old brokers change it themselves and say so.
+
+A leader's request is checked against what this controller knows, written to the state node, and told to every broker
+as metadata. The leader itself learns it from the answer; its epoch stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller import events
+from kavka.controller.context import Leadership
+from kavka.metadata import paths
+from kavka.metadata.paths import RECOVERED, RECOVERING, MalformedNode, PartitionStateNode
+from kavka.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+
+if TYPE_CHECKING:
+    from kavka.controller.term import Term
+
+log = logging.getLogger(__name__)
+
+ANY_EPOCH = -1
+# From this version on topics are named by id, and a replica that may not join has an error of its own.
+BY_TOPIC_ID = 2
+WITH_BROKER_EPOCHS = 3
+
+
+class IsrChanges:
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._context = term.context
+
+    async def alter(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+        """AlterPartition. KafkaError when the whole request is refused."""
+        context = self._context
+        if context.broker_epochs.get(request.broker_id) != request.broker_epoch:
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} has signed in since, or is gone."
+            )
+        wanted: dict[TopicPartition, PartitionStateNode] = {}
+        answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
+        response = AlterPartitionResponse()
+        for topic in request.topics:
+            answer = AlterPartitionResponseTopicData(topic_name=topic.topic_name, topic_id=topic.topic_id)
+            response.topics.append(answer)
+            name = context.topic_names.get(topic.topic_id) if version >= BY_TOPIC_ID else topic.topic_name
+            for asked in topic.partitions:
+                partition = AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
+                answer.partitions.append(partition)
+                if name is None:
+                    partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+                    continue
+                tp = TopicPartition(name, asked.partition_index)
+                leadership = context.leaderships.get(tp)
+                if leadership is None:
+                    partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    continue
+                state = self._asked_state(asked, version, leadership)
+                code = self._check(tp, request.broker_id, asked, state, version, leadership)
+                if code is None:
+                    _fill(partition, leadership)
+                elif code is ErrorCode.NONE:
+                    wanted[tp], answers[tp] = state, partition
+                else:
+                    partition.error_code = int(code)
+        await self._write(wanted, answers)
+        return response
+
+    def _asked_state(
+        self, asked: AlterPartitionRequestPartitionData, version: int, known: Leadership
+    ) -> PartitionStateNode:
+        isr = [b.broker_id for b in asked.new_isr_with_epochs] if version >= WITH_BROKER_EPOCHS else asked.new_isr
+        return PartitionStateNode(
+            known.state.leader,
+            asked.leader_epoch,
+            tuple(isr),
+            self._context.epoch,
+            # Version 0 knows of no recovery: whoever leads has recovered.
+            asked.leader_recovery_state if version >= 1 else RECOVERED,
+        )
+
+    def _check(
+        self,
+        tp: TopicPartition,
+        broker_id: int,
+        asked: AlterPartitionRequestPartitionData,
+        state: PartitionStateNode,
+        version: int,
+        known: Leadership,
+    ) -> ErrorCode | None:
+        """NONE if it can be written, None if it is so already, else why not."""
+        now, context = known.state, self._context
+        if asked.leader_epoch > now.leader_epoch or asked.partition_epoch > known.partition_epoch:
+            # The leader knows more than this controller: there must be a newer one.
+            return ErrorCode.NOT_CONTROLLER
+        if asked.leader_epoch < now.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if broker_id != now.leader:
+            return ErrorCode.INVALID_REQUEST
+        if set(state.isr) == set(now.isr) and state.leader_recovery_state == now.leader_recovery_state:
+            return None
+        if asked.partition_epoch < known.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        replicas = context.replicas_of(tp)
+        if len(set(state.isr)) != len(state.isr) or broker_id not in state.isr or not set(state.isr) <= set(replicas):
+            return ErrorCode.INVALID_REQUEST
+        if state.leader_recovery_state not in (RECOVERED, RECOVERING):
+            return ErrorCode.INVALID_REQUEST
+        if state.leader_recovery_state == RECOVERING and (len(state.isr) > 1 or now.leader_recovery_state == RECOVERED):
+            return ErrorCode.INVALID_REQUEST
+        with_epochs = asked.new_isr_with_epochs if version >= WITH_BROKER_EPOCHS else []
+        epochs = {b.broker_id: b.broker_epoch for b in with_epochs}
+        for member in state.isr:
+            epoch = epochs.get(member, ANY_EPOCH)
+            if not context.is_live(member) or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
+                return ErrorCode.INELIGIBLE_REPLICA if version >= BY_TOPIC_ID else ErrorCode.OPERATION_NOT_ATTEMPTED
+        return ErrorCode.NONE
+
+    async def _write(
+        self,
+        wanted: dict[TopicPartition, PartitionStateNode],
+        answers: dict[TopicPartition, AlterPartitionResponsePartitionData],
+    ) -> None:
+        if not wanted:
+            return
+        written = await self._term.tree.replace_states(wanted)
+        for tp, partition in answers.items():
+            leadership = written.get(tp)
+            if leadership is None:
+                partition.error_code = int(ErrorCode.INVALID_UPDATE_VERSION)
+            else:
+                _fill(partition, leadership)
+        self._term.tell_metadata_to_all(written)
+
+    # ---- from brokers that write the state nodes themselves
+
+    async def notified(self) -> None:
+        term, tree = self._term, self._term.tree
+        names = await tree.store.children(paths.ISR_CHANGES, term.watch(events.IsrNotification()))
+        nodes = [f"{paths.ISR_CHANGES}/{name}" for name in names]
+        changed: dict[TopicPartition, None] = {}
+        for path, node in zip(nodes, await tree.get_all(nodes), strict=True):
+            try:
+                if node is not None:
+                    changed |= dict.fromkeys(paths.decode_partitions(node[0]))
+            except MalformedNode as error:
+                log.warning("%s is left out: %s", path, error)
+        known = [tp for tp in changed if tp in self._context.leaderships]
+        if known:
+            await tree.refresh_states(known)
+            term.tell_metadata_to_all(known)
+        await tree.delete_all(nodes)
+
+
+def _fill(partition: AlterPartitionResponsePartitionData, leadership: Leadership) -> None:
+    state = leadership.state
+    partition.leader_id = state.leader
+    partition.leader_epoch = state.leader_epoch
+    partition.isr = list(state.isr)
+    partition.leader_recovery_state = state.leader_recovery_state
+    partition.partition_epoch = leadership.partition_epoch

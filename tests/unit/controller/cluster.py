@@ -1,0 +1,235 @@
+"""A cluster without network: brokers with a controller each, on one tree, that do what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
+from kavka.controller.controller import Controller
+from kavka.controller.topics import NewTopic, TopicOutcome, Topics
+from kavka.metadata import paths
+from kavka.metadata.cluster import lay_out, register_broker
+from kavka.metadata.dynamic_config import DynamicConfig
+from kavka.metadata.paths import BrokerRegistration, EndPoint, PartitionStateNode, TopicNode
+from kavka.metadata.store import MetadataStore, StoreUnavailable
+from kavka.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    BrokerState,
+)
+from tests.support.memory_tree import MemoryTree, TreeSession
+from tests.unit.controller.support import FakeBroker, Settings
+
+DEADLINE_S = 20.0
+
+
+class Line(BrokerChannel):
+    """From one controller to one life of a broker. A broker that is down, or another life of it, is never reached."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def send(self, request: ControlRequest) -> ControlResponse:
+        while not (self._node.is_up and self._node.epoch == request.broker_epoch):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        return await self._node.broker.channel().send(request)
+
+
+class Node:
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.cluster = cluster
+        self.id = broker_id
+        self.is_up = False
+        self.epoch = -1
+        self.broker = FakeBroker(broker_id)
+        self.controller: Controller
+        self.store: TreeSession
+
+    async def start(self) -> None:
+        self.store = self.cluster.tree.session()
+        self.broker = FakeBroker(self.id)
+        self.controller = Controller(
+            self.id,
+            self.store,
+            lambda registration: Line(self.cluster.nodes[registration.id]),
+            unclean_election=lambda topic: topic.startswith("unclean") or topic in self.cluster.unclean,
+            **self.cluster.settings,
+        )
+        self.configs = DynamicConfig(self.store, self.id, Settings())
+        self.topics = Topics(self.controller, self.store, self.configs, self.broker.cache)
+        await self.sign_in()
+        self.controller.start()
+
+    async def sign_in(self) -> None:
+        point = EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092 + self.id)
+        rack = self.cluster.racks.get(self.id)
+        self.epoch = await register_broker(self.store, BrokerRegistration(self.id, (point,), 1, rack))
+        self.is_up = True
+
+    async def kill(self) -> None:
+        self.is_up = False
+        self.store.expire()
+        await self.controller.stop()
+
+    async def lose_session(self) -> None:
+        """The process lives, ZooKeeper takes it for dead; then it signs in again."""
+        self.store.renew()
+        self.controller.session_lost()
+        await self.sign_in()
+
+
+class Cluster:
+    def __init__(
+        self, brokers: Iterable[int] = (0, 1, 2), racks: dict[int, str] | None = None, **settings: Any
+    ) -> None:
+        self.tree = MemoryTree()
+        self.racks = racks or {}
+        self.unclean: set[str] = set()
+        self.settings = settings
+        self.nodes = {broker_id: Node(self, broker_id) for broker_id in brokers}
+        # The test's own look at the tree.
+        self.store: MetadataStore = self.tree.session()
+
+    async def start(self) -> None:
+        await lay_out(self.store)
+        for node in self.nodes.values():
+            await node.start()
+        await self.until(lambda: self.controller_id is not None)
+        await self.quiet()
+
+    async def stop(self) -> None:
+        for node in self.nodes.values():
+            if node.is_up:
+                await node.kill()
+
+    @property
+    def controller_id(self) -> int | None:
+        active = [n.id for n in self.nodes.values() if n.is_up and n.controller.is_active]
+        return active[0] if len(active) == 1 else None
+
+    @property
+    def controller(self) -> Controller:
+        assert self.controller_id is not None
+        return self.nodes[self.controller_id].controller
+
+    @property
+    def topics(self) -> Topics:
+        assert self.controller_id is not None
+        return self.nodes[self.controller_id].topics
+
+    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DEADLINE_S
+        while not condition():
+            assert loop.time() < end, f"in vain: {what}"
+            await asyncio.sleep(0.002)
+
+    async def quiet(self) -> None:
+        """Wait until nothing happens any more: no event, no order under way."""
+        still = 0
+        before = -1
+        while still < 3:
+            for node in self.nodes.values():
+                if node.is_up:
+                    await node.controller.settled()
+                    term = node.controller._term
+                    for broker_id in list(self.nodes):
+                        if term is not None and self.nodes[broker_id].is_up:
+                            with suppress(TimeoutError):
+                                await asyncio.wait_for(term.told(broker_id), 0.2)
+            await asyncio.sleep(0.002)
+            now = self.tree.multis + sum(len(n.broker.told) for n in self.nodes.values())
+            still = still + 1 if now == before else 0
+            before = now
+
+    # ---- what there is
+
+    async def create(self, name: str, assignment: Sequence[Sequence[int]]) -> TopicOutcome:
+        topic = NewTopic(name, assignments=dict(enumerate(assignment)))
+        outcome = (await self.topics.create_topics([topic], timeout_ms=5000))[0]
+        assert outcome.error is None, outcome.error
+        await self.quiet()
+        return outcome
+
+    async def state(self, tp: TopicPartition) -> PartitionStateNode:
+        return PartitionStateNode.decode(tp, (await self.store.get(paths.partition_state(tp)))[0])
+
+    async def topic(self, name: str) -> TopicNode:
+        return TopicNode.decode(name, (await self.store.get(paths.topic(name)))[0])
+
+    # ---- what leaders do
+
+    def ask_isr(self, tp: TopicPartition, isr: Sequence[int], **other: Any) -> AlterPartitionRequest:
+        """What the leader of `tp` sends to have this ISR."""
+        state = self.controller.context.leaderships[tp]
+        leader = other.pop("broker_id", state.state.leader)
+        epochs = other.pop("epochs", {})
+        partition = AlterPartitionRequestPartitionData(
+            partition_index=tp.partition,
+            leader_epoch=state.state.leader_epoch,
+            new_isr=list(isr),
+            new_isr_with_epochs=[
+                BrokerState(broker_id=b, broker_epoch=epochs.get(b, self.nodes[b].epoch if b in self.nodes else -1))
+                for b in isr
+            ],
+            leader_recovery_state=state.state.leader_recovery_state,
+            partition_epoch=state.partition_epoch,
+        )
+        request = AlterPartitionRequest(broker_id=leader, broker_epoch=self.nodes[leader].epoch)
+        for name, value in other.items():
+            setattr(request if hasattr(request, name) else partition, name, value)
+        topic_id = self.controller.context.topics[tp.topic].topic_id
+        request.topics = [
+            AlterPartitionRequestTopicData(topic_name=tp.topic, topic_id=topic_id, partitions=[partition])
+        ]
+        return request
+
+    async def set_isr(self, tp: TopicPartition, isr: Sequence[int], version: int = 3, **other: Any) -> Any:
+        response = await self.controller.alter_partition(self.ask_isr(tp, isr, **other), version)
+        assert isinstance(response, AlterPartitionResponse)
+        return response.topics[0].partitions[0]
+
+    async def catch_up(self) -> None:
+        """Every follower that lives catches up, as followers do: leaders have it put into the ISR, until nothing is
+        left to be put there."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DEADLINE_S
+        while loop.time() < end:
+            await self.quiet()
+            if self.controller_id is None:
+                await asyncio.sleep(0.01)
+                continue
+            context = self.controller.context
+            wanted = {}
+            for tp, leadership in context.leaderships.items():
+                leader, isr = leadership.state.leader, leadership.state.isr
+                live = [b for b in context.replicas_of(tp) if context.is_live(b) and self.nodes[b].is_up]
+                if leader in live and set(live) - set(isr) and tp.topic not in context.topics_to_delete:
+                    wanted[tp] = [*isr, *(b for b in live if b not in isr)]
+            if not wanted:
+                return
+            for tp, isr in wanted.items():
+                with suppress(KafkaError, StoreUnavailable, AssertionError, KeyError):
+                    await self.set_isr(tp, isr)
+        raise AssertionError("the followers never caught up")
+
+
+def in_cluster(body: Callable[[Cluster], Awaitable[Any]], *args: Any, start: bool = True, **kw: Any) -> Any:
+    async def run() -> Any:
+        cluster = Cluster(*args, **kw)
+        try:
+            if start:
+                await cluster.start()
+            return await body(cluster)
+        finally:
+            await cluster.stop()
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
