@@ -96,6 +96,7 @@ class ApacheKafka:
         self.log_dirs = log_dirs or (folder / "logs",)
         self.port = free_port()
         self.start_seconds = 0.0
+        self._began = 0.0
         self._overrides = dict(overrides or {})
         self._broker_id = broker_id
         self._controller_port = free_port()
@@ -187,14 +188,21 @@ class ApacheKafka:
             raise RuntimeError(f"StorageTool: {result.stdout}{result.stderr}")
 
     def start(self, timeout: float = 120.0) -> None:
+        self.launch()
+        self.wait_until_ready(timeout)
+
+    def launch(self) -> None:
+        """From the main thread: a process ends with the thread that started it."""
         self.format()
-        began = time.monotonic()
+        self._began = time.monotonic()
         self._process = ManagedProcess(
             self.command("kafka.Kafka", str(self.config)), log=self.folder / "kafka.out", cwd=self.folder
         )
+
+    def wait_until_ready(self, timeout: float = 120.0) -> None:
         what = f"Apache Kafka {self.version} at port {self.port}"
         wait_until(self._ready, timeout=timeout, what=what, interval=0.005)
-        self.start_seconds = time.monotonic() - began
+        self.start_seconds = time.monotonic() - self._began
         wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
 
     def _ready(self) -> bool:

@@ -33,6 +33,7 @@ class KavkaProcess:
         self.log_dirs = log_dirs or (folder / "logs",)
         self.port = free_port()
         self.start_seconds = 0.0
+        self._began = 0.0
         self._before_exec = before_exec
         self._process: ManagedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,15 +67,22 @@ class KavkaProcess:
         return self.process.pid
 
     def start(self, timeout: float = 60.0) -> None:
-        began = time.monotonic()
+        self.launch()
+        self.wait_until_ready(timeout)
+
+    def launch(self) -> None:
+        """From the main thread: a process ends with the thread that started it."""
+        self._began = time.monotonic()
         self._process = ManagedProcess(
             [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)],
             log=self.folder / "kavka.out",
             cwd=self.folder,
             before_exec=self._before_exec,
         )
+
+    def wait_until_ready(self, timeout: float = 60.0) -> None:
         wait_until(self._ready, timeout=timeout, what=f"Kavka at port {self.port}", interval=0.005)
-        self.start_seconds = time.monotonic() - began
+        self.start_seconds = time.monotonic() - self._began
         wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
 
     def _ready(self) -> bool:

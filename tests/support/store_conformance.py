@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kavka.metadata.store import (
@@ -288,7 +288,7 @@ class StoreConformance:
 
         run(body)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(st.lists(st.lists(_ops, min_size=1, max_size=4), max_size=12), st.booleans())
     def test_any_sequence_of_writes_leaves_the_tree_of_a_simple_model(
         self, new_place: NewPlace, multis: list[list[Op]], pipelined: bool

@@ -402,13 +402,18 @@ def end_offset(wire: Wire, topic: str, partition: int, timestamp: int = -1) -> t
     return code, offset
 
 
-def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
-    """Whether the broker at that address answers Metadata and is in the answer, so that topics can be created."""
+def known_brokers(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
+    """The brokers that the one at that address tells of; none when it does not answer."""
     try:
         with Wire(address, timeout) as wire:
-            return bool(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
+            return sorted(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
     except (OSError, EOFError):
-        return False
+        return []
+
+
+def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
+    """Whether the broker at that address answers Metadata and is in the answer, so that topics can be created."""
+    return bool(known_brokers(address, timeout))
 
 
 def next_offset(records: bytes, offset: int) -> int:
