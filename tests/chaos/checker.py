@@ -1,0 +1,90 @@
+"""Whether the cluster kept its promises: what the clients were told against what is there in the end. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.chaos.history import History, Id, Violation, decode
+
+Read = tuple[int, bytes | None]
+"""An offset and a value."""
+
+MANY = 5
+"""Of one kind in one partition, so many are told one by one."""
+
+
+def check(history: History, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
+    """`final` is every partition from its first record to its last, in the order of a reader."""
+    found = list(history.violations)
+    for partition in range(history.partitions):
+        found += _check_partition(history, partition, final.get(partition, ()))
+    return found
+
+
+def check_group(history: History, ends: Mapping[int, int]) -> list[Violation]:
+    """Once the group has read to the ends: it saw every record, and committed no further than that."""
+    found: list[Violation] = []
+    for partition, end in ends.items():
+        missing = sorted(set(range(end)) - history.group_read[partition])
+        found += _told("skipped", partition, [f"the group never read offset {offset}" for offset in missing])
+        if history.committed.get(partition, 0) > end:
+            found.append(
+                Violation("committed", f"partition {partition} ends at {end}, committed is {history.committed}")
+            )
+    return found
+
+
+def _check_partition(history: History, partition: int, final: Sequence[Read]) -> list[Violation]:
+    lost: list[str] = []
+    doubled: list[str] = []
+    reordered: list[str] = []
+    changed: list[str] = []
+    foreign: list[str] = []
+    gaps: list[str] = []
+    where: dict[Id, int] = {}
+    at: dict[int, Id] = {}
+    last: dict[str, int] = {}
+    expected = 0
+    for offset, value in final:
+        if offset != expected:
+            gaps.append(f"offset {offset} follows {expected - 1}")
+        expected = offset + 1
+        record = decode(value, partition)
+        if record is None:
+            foreign.append(f"offset {offset} has {value!r:.200}")
+            continue
+        if offset in at:
+            changed.append(f"offset {offset} is there twice: {at[offset]} and {record}")
+        at[offset] = record
+        if record in where:
+            doubled.append(f"{record} is at {where[record]} and at {offset}")
+            continue
+        where[record] = offset
+        if record.counter < last.get(record.producer, -1):
+            reordered.append(f"{record} at {offset} comes after #{last[record.producer]}")
+        last[record.producer] = max(record.counter, last.get(record.producer, -1))
+    for (of, offset), record in history.acked.items():
+        if of != partition or at.get(offset) == record:
+            continue
+        if record not in where:
+            lost.append(f"{record} was acknowledged at {offset}; there is {at.get(offset, 'nothing')}")
+        else:
+            changed.append(f"{record} was acknowledged at {offset}, and is at {where[record]}")
+    lost += [
+        f"{record} was acknowledged" for record in sorted(history.acked_somewhere[partition]) if record not in where
+    ]
+    for (of, offset), record in history.shown.items():
+        if of == partition and at.get(offset) != record and history.acked.get((of, offset)) != record:
+            changed.append(f"offset {offset} was shown as {record}; now there is {at.get(offset, 'nothing')}")
+    lists = {"lost": lost, "doubled": doubled, "reordered": reordered, "changed": changed, "foreign": foreign}
+    found: list[Violation] = []
+    for kind, texts in (lists | {"gap": gaps}).items():
+        found += _told(kind, partition, texts)
+    return found
+
+
+def _told(kind: str, partition: int, texts: Sequence[str]) -> list[Violation]:
+    found = [Violation(kind, f"partition {partition}: {text}") for text in texts[:MANY]]
+    if len(texts) > MANY:
+        found.append(Violation(kind, f"partition {partition}: and {len(texts) - MANY} more"))
+    return found

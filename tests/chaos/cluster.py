@@ -1,0 +1,260 @@
+"""Three brokers and a ZooKeeper that faults can be done to, and what is asked of them from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+
+from tests.chaos.network import ZOOKEEPER, Network
+from tests.support.apache import LAST_WITH_ZOOKEEPER, ApacheKafka
+from tests.support.kavka_process import KavkaProcess
+from tests.support.processes import free_port, wait_until
+from tests.support.zookeeper import ZooKeeper
+
+BROKERS = (1, 2, 3)
+TOPIC = "chaos"
+PARTITIONS = 6
+OFFSETS_TOPIC = "__consumer_offsets"
+SESSION_MS = 6000
+LAG_MS = 4000
+DISK_SIZE = "256m"
+
+SETTINGS: dict[str, object] = {
+    "zookeeper.session.timeout.ms": SESSION_MS,
+    "replica.lag.time.max.ms": LAG_MS,
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "unclean.leader.election.enable": "false",
+    "auto.leader.rebalance.enable": "false",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "group.initial.rebalance.delay.ms": 0,
+    # Small, so that faults fall on rolled segments too.
+    "log.segment.bytes": 1 << 19,
+}
+
+Broker = ApacheKafka | KavkaProcess
+
+
+class Cluster:
+    """`network`: traffic between brokers and to ZooKeeper goes through a `Network`, and can be cut. `small_disks`: each
+    broker's log folder is a file system of its own (needs root)."""
+
+    def __init__(
+        self, folder: Path, *, apache: bool, network: bool, small_disks: bool, overrides: Mapping[str, object] = {}
+    ) -> None:
+        self.folder = folder
+        self.brokers: dict[int, Broker] = {}
+        self.network = Network(folder / "network.out") if network else None
+        self._mounts: list[Path] = []
+        self._zk: KazooClient | None = None
+        self.zookeeper = ZooKeeper(folder / "zookeeper")
+        try:
+            for number in BROKERS:
+                self.brokers[number] = self._broker(number, apache, small_disks, overrides)
+            for number in BROKERS:
+                self.start(number)
+            self._zk = KazooClient(self.zookeeper.connect, timeout=60)
+            self._zk.start(30)
+        except BaseException:
+            self.close()
+            raise
+
+    def _broker(self, number: int, apache: bool, small_disk: bool, overrides: Mapping[str, object]) -> Broker:
+        folder = self.folder / f"broker-{number}"
+        logs = folder / "logs"
+        logs.mkdir(parents=True)
+        if small_disk:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(logs)], check=True)
+            self._mounts.append(logs)
+        outside, inside = free_port(), free_port()
+        reached = inside
+        zookeeper = self.zookeeper.port
+        if self.network is not None:
+            self.network.owner(str(number), folder)
+            reached = self.network.listen(str(number), ("127.0.0.1", inside))
+            zookeeper = self.network.listen(ZOOKEEPER, self.zookeeper.address, comes_from=str(number))
+        settings = SETTINGS | {
+            "listeners": f"PLAINTEXT://127.0.0.1:{outside},INTERNAL://127.0.0.1:{inside}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{outside},INTERNAL://127.0.0.1:{reached}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "zookeeper.connect": f"127.0.0.1:{zookeeper}",
+        }
+        settings |= dict(overrides)
+        kind: Any = ApacheKafka if apache else KavkaProcess
+        options: dict[str, Any] = {"version": LAST_WITH_ZOOKEEPER, "zookeeper": self.zookeeper} if apache else {}
+        broker: Broker = kind(
+            folder, overrides=settings, log_dirs=(logs,), broker_id=number, start=False, **options
+        )
+        broker.port = outside
+        return broker
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    # --- the life of a broker; only from the thread that made the cluster: processes end with it
+
+    def start(self, number: int, timeout: float = 120.0) -> None:
+        """Apache's broker ends when its node of the session before is still there: started again until that is gone, as
+        a supervisor would do."""
+        broker = self.brokers[number]
+        deadline = time.monotonic() + SESSION_MS / 1000 * 3
+        while True:
+            try:
+                return broker.start(timeout)
+            except RuntimeError:
+                if time.monotonic() > deadline or "NodeExists" not in broker.process.log_tail():
+                    raise
+            time.sleep(0.5)
+
+    def alive(self) -> list[int]:
+        return [number for number, broker in self.brokers.items() if broker.process.running()]
+
+    # --- what ZooKeeper says
+
+    def controller(self) -> int | None:
+        found = self._read("/controller")
+        return None if found is None else int(found["brokerid"])
+
+    def state(self, topic: str, partition: int) -> dict[str, Any] | None:
+        return self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
+
+    def leaders(self, topic: str = TOPIC) -> dict[int, int]:
+        states = {p: self.state(topic, p) for p in self.partitions(topic)}
+        return {partition: state["leader"] if state else -1 for partition, state in states.items()}
+
+    def partitions(self, topic: str) -> list[int]:
+        found = self._read(f"/brokers/topics/{topic}")
+        return [] if found is None else sorted(map(int, found["partitions"]))
+
+    def topics(self) -> list[str]:
+        return [topic for topic in (TOPIC, OFFSETS_TOPIC) if self.partitions(topic)]
+
+    def registered(self) -> set[int]:
+        try:
+            assert self._zk is not None
+            return {int(name) for name in self._zk.get_children("/brokers/ids")}
+        except KazooException:
+            return set()
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        assert self._zk is not None
+        try:
+            data, _ = self._zk.get(path)
+        except NoNodeError:
+            return None
+        found: dict[str, Any] = json.loads(data)
+        return found
+
+    def out_of_sync(self) -> list[str]:
+        """Partitions with fewer than all replicas in the ISR, or without a leader; as ZooKeeper has it."""
+        found = []
+        for topic in self.topics():
+            for partition in self.partitions(topic):
+                state = self.state(topic, partition)
+                if state is None or state["leader"] < 0 or len(state["isr"]) < len(BROKERS):
+                    found.append(f"{topic}-{partition}: {state and (state['leader'], state['isr'])}")
+        return found
+
+    def wait_in_sync(self, timeout: float) -> float:
+        """Seconds until every replica of every partition is in the ISR."""
+        last: list[str] = []
+
+        def done() -> bool:
+            nonlocal last
+            last = self.out_of_sync()
+            return not last and self.registered() == set(BROKERS) and self.controller() is not None
+
+        try:
+            return wait_until(done, timeout=timeout, what="all replicas in sync", interval=0.1)
+        except TimeoutError as error:
+            missing = sorted(set(BROKERS) - self.registered())
+            raise TimeoutError(f"{error}: {', '.join(last)}; not registered: {missing}; controller {self.controller()}")
+
+    # --- what clients can ask
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
+
+    def create_topic(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            admin = self._admin()
+            made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=10)
+            try:
+                made[TOPIC].result(30)
+                break
+            except KafkaException as error:
+                if error.args[0].name() == "TOPIC_ALREADY_EXISTS":
+                    break
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+        self.wait_in_sync(60)
+
+    def elect_preferred(self) -> None:
+        """Leaders where the assignment has them first, so that each round begins with them spread out."""
+        every = [TopicPartition(topic, p) for topic in self.topics() for p in self.partitions(topic)]
+        admin = self._admin()
+        with contextlib.suppress(KafkaException):
+            admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
+
+    def metadata_disagreements(self) -> list[str]:
+        """What the brokers' own metadata say that ZooKeeper does not: leaders and in-sync replicas."""
+        found = []
+        for number, broker in self.brokers.items():
+            asked = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+            for topic in self.topics():
+                for partition, about in asked.list_topics(topic, timeout=10).topics[topic].partitions.items():
+                    state = self.state(topic, partition)
+                    if state is None or about.leader != state["leader"] or sorted(about.isrs) != sorted(state["isr"]):
+                        says = f"leader {about.leader}, ISR {about.isrs}"
+                        found.append(f"broker {number} on {topic}-{partition}: {says}; ZooKeeper: {state}")
+        return found
+
+    # --- the end
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        if self._zk is not None:
+            with contextlib.suppress(Exception):
+                self._zk.stop()
+                self._zk.close()
+        self.zookeeper.kill()
+        if self.network is not None:
+            self.network.close()
+
+    def remove(self, *, keep: bool) -> None:
+        """The files; with `keep` all of them stay, those on small disks moved to where the mount was."""
+        for path in self._mounts:
+            if keep:
+                shutil.copytree(path, path.with_name("logs.kept"), dirs_exist_ok=True)
+            subprocess.run(["umount", str(path)], check=False)
+            if keep:
+                path.rmdir()
+                path.with_name("logs.kept").rename(path)
+        self._mounts.clear()
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def can_mount() -> bool:
+    return os.geteuid() == 0 and shutil.which("mount") is not None

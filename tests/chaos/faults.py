@@ -1,0 +1,259 @@
+"""What can go wrong, as functions that begin it, hold it and end it. Each kind names whom it is done to by role:
+
+    leader       of partition 0 of the topic under load, at that moment
+    controller   the broker that is the controller
+    any          one of the three
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.cluster import BROKERS, SESSION_MS, Cluster
+from tests.chaos.network import RESET, SILENCE, ZOOKEEPER
+from tests.support.processes import wait_until
+
+SESSION_S = SESSION_MS / 1000
+ROLES = ("leader", "controller", "any")
+BOUNCES = 5
+
+
+@dataclass
+class Scene:
+    """A fault under way. `since`: availability is asked for from here on; a fault may move it."""
+
+    cluster: Cluster
+    random: random.Random
+    role: str = ""
+    victim: str = ""
+    since: float = 0.0
+
+    def choose(self) -> int:
+        number = self.current()
+        self.victim = str(number)
+        return number
+
+    def current(self) -> int:
+        if self.role == "any":
+            return self.random.choice(BROKERS)
+        ask = self.cluster.controller if self.role == "controller" else lambda: self.cluster.leaders().get(0)
+        found: int | None = None
+
+        def there() -> bool:
+            nonlocal found
+            found = ask()
+            return found in BROKERS and found in self.cluster.alive()
+
+        wait_until(there, timeout=30, what=f"a {self.role}")
+        assert found is not None
+        return found
+
+    def begin(self) -> None:
+        self.since = time.monotonic()
+
+
+def stop(scene: Scene) -> None:
+    number = scene.choose()
+    scene.begin()
+    scene.cluster.brokers[number].stop()
+    time.sleep(scene.random.uniform(0, 4))
+    scene.cluster.start(number)
+
+
+def kill(scene: Scene) -> None:
+    """Started again at once (its old session still lives), or when everybody knows that it is gone."""
+    number = scene.choose()
+    scene.begin()
+    scene.cluster.brokers[number].kill()
+    wait = scene.random.choice((0.0, SESSION_S / 2, SESSION_S + 3))
+    scene.victim += f" for {wait:.0f} s"
+    time.sleep(wait)
+    scene.cluster.start(number)
+
+
+def pause(scene: Scene) -> None:
+    """Until long after its session has expired: it wakes up as a leader, or controller, of the past."""
+    number = scene.choose()
+    process = scene.cluster.brokers[number].process
+    scene.begin()
+    process.signal(signal.SIGSTOP)
+    try:
+        time.sleep(SESSION_S + scene.random.uniform(3, 6))
+    finally:
+        process.signal(signal.SIGCONT)
+
+
+def bounce(scene: Scene) -> None:
+    """Five clean stops, each of whoever has the role by then."""
+    _bounces(scene, clean=True)
+
+
+def hard_bounce(scene: Scene) -> None:
+    _bounces(scene, clean=False)
+
+
+def _bounces(scene: Scene, *, clean: bool) -> None:
+    whom: list[int] = []
+    scene.begin()
+    for _ in range(BOUNCES):
+        number = scene.current()
+        whom.append(number)
+        scene.victim = ",".join(map(str, whom))
+        broker = scene.cluster.brokers[number]
+        if clean:
+            broker.stop()
+        else:
+            broker.kill()
+        scene.cluster.start(number)
+
+
+def zookeeper_restart(scene: Scene) -> None:
+    """Away for a moment: no session is lost."""
+    scene.victim = ZOOKEEPER
+    scene.begin()
+    if scene.random.random() < 0.5:
+        scene.cluster.zookeeper.kill()
+    else:
+        scene.cluster.zookeeper.stop()
+    scene.cluster.zookeeper.start()
+
+
+def zookeeper_outage(scene: Scene) -> None:
+    """Away for longer than a session. Data goes on flowing."""
+    scene.victim = ZOOKEEPER
+    scene.begin()
+    scene.cluster.zookeeper.kill()
+    time.sleep(SESSION_S + scene.random.uniform(3, 6))
+    scene.cluster.zookeeper.start()
+    time.sleep(2)
+
+
+def cut_brokers(scene: Scene) -> None:
+    """Between two that are not the controller: each leaves the other's ISRs, and both serve on."""
+    controller = scene.cluster.controller()
+    one, other = scene.random.sample([number for number in BROKERS if number != controller], 2)
+    _cut(scene, str(one), str(other), SESSION_S + scene.random.uniform(3, 6))
+
+
+def cut_controller(scene: Scene) -> None:
+    """Between the controller and another. A leader that cannot reach the controller cannot take followers out of its
+    ISRs, so nothing may be acknowledged there while this lasts: availability is asked for when it is over."""
+    controller = scene.cluster.controller()
+    other = scene.random.choice([number for number in BROKERS if number != controller])
+    _cut(scene, str(controller), str(other), SESSION_S + scene.random.uniform(2, 4))
+    scene.begin()
+
+
+def cut_zookeeper(scene: Scene) -> None:
+    """A broker loses its session and does not hear of it, while all others still reach it."""
+    _cut(scene, str(scene.choose()), ZOOKEEPER, SESSION_S + scene.random.uniform(3, 6))
+
+
+def _cut(scene: Scene, one: str, other: str, seconds: float) -> None:
+    network = scene.cluster.network
+    assert network is not None
+    how = scene.random.choice((RESET, SILENCE))
+    scene.victim = f"{one}-{other} {how}"
+    scene.begin()
+    network.cut(one, other, how)
+    try:
+        time.sleep(seconds)
+    finally:
+        network.heal()
+
+
+def disk_full(scene: Scene) -> None:
+    """On a broker that leads nothing: it was stopped before, so its leaders have moved. What is acknowledged must be on
+    the other two. A broker may end of it (Apache's does); it is started again when there is room."""
+    number = scene.random.choice(BROKERS)
+    scene.victim = str(number)
+    broker = scene.cluster.brokers[number]
+    broker.stop()
+    scene.cluster.start(number)
+    scene.cluster.wait_in_sync(60)
+    filling = broker.log_dirs[0] / "filling"
+    scene.begin()
+    _fill(filling)
+    try:
+        time.sleep(8)
+    finally:
+        filling.unlink()
+    if not broker.process.running():
+        scene.victim += " (ended)"
+        scene.cluster.start(number)
+
+
+def _fill(path: Path) -> None:
+    """To the last byte."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        size = 1 << 20
+        while size:
+            try:
+                file.write(b"\xff" * size)
+            except OSError:
+                if size == 1:
+                    break
+                size //= 2
+        os.fsync(file.fileno())
+
+
+class Kind(NamedTuple):
+    run: Callable[[Scene], None]
+    roles: tuple[str, ...] = ROLES
+    network: bool = False
+    small_disks: bool = False
+
+
+NOBODY = ("",)
+
+KINDS: dict[str, Kind] = {
+    "stop": Kind(stop),
+    "kill": Kind(kill),
+    "pause": Kind(pause),
+    "bounce": Kind(bounce),
+    "hard-bounce": Kind(hard_bounce),
+    "zookeeper-restart": Kind(zookeeper_restart, NOBODY),
+    "zookeeper-outage": Kind(zookeeper_outage, NOBODY),
+    "cut-brokers": Kind(cut_brokers, NOBODY, network=True),
+    "cut-controller": Kind(cut_controller, NOBODY, network=True),
+    "cut-zookeeper": Kind(cut_zookeeper, network=True),
+    "disk-full": Kind(disk_full, NOBODY, small_disks=True),
+}
+
+
+class Fault(NamedTuple):
+    name: str
+    kind: Kind
+    role: str
+
+    def run(self, scene: Scene) -> None:
+        scene.role = self.role
+        self.kind.run(scene)
+
+
+def every_fault() -> dict[str, Fault]:
+    return {
+        f"{name}-{role}" if role else name: Fault(f"{name}-{role}" if role else name, kind, role)
+        for name, kind in KINDS.items()
+        for role in kind.roles
+    }
+
+
+def named(names: str) -> list[Fault]:
+    """Faults by name, separated by commas; a kind without its role stands for all of them, "all" for everything."""
+    faults = every_fault()
+    chosen: list[Fault] = []
+    for name in names.split(","):
+        found = [fault for key, fault in faults.items() if name in (key, "all") or fault.kind is KINDS.get(name)]
+        if not found:
+            raise ValueError(f"there is no fault {name}; there are {', '.join([*KINDS, *faults])}")
+        chosen += [fault for fault in found if fault not in chosen]
+    return chosen

@@ -1,0 +1,310 @@
+"""Steady load: idempotent producers and a group of consumers that commits, ours and librdkafka's side by side.
+
+Producers send to every partition in turn, and leave out one that has too much outstanding: a partition without a leader
+does not hold up the others. All of what the clients hear goes to the `History`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from kavka import Consumer, KafkaError, OffsetAndMetadata, Producer, TopicPartition
+from tests.chaos.history import History, Id, encode
+
+GROUP = "chaos-group"
+MOST_OUTSTANDING = 300
+"""Records of one partition that one producer waits for at most."""
+COMMIT_EVERY = 0.5
+
+# Long enough for a busy machine, short enough that a broker that does not answer (paused, cut off) is left in time.
+REQUEST_MS = 2000
+SESSION_MS = 6000
+
+
+class Worker(threading.Thread):
+    """A client in a thread of its own. One that dies of an error says so in `error`."""
+
+    def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.history = history
+        self.topic = topic
+        self.bootstrap = bootstrap
+        self.error: BaseException | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+class Sender(Worker):
+    """What both producers have in common: whose turn it is, and counting."""
+
+    def __init__(self, name: str, history: History, topic: str, bootstrap: str, rate: float) -> None:
+        super().__init__(name, history, topic, bootstrap)
+        self._pause_s = history.partitions / rate
+        self._sending = threading.Event()
+        self._sending.set()
+        self._counters = [0] * history.partitions
+        self._outstanding = [0] * history.partitions
+        self._lock = threading.Lock()
+
+    @property
+    def outstanding(self) -> int:
+        with self._lock:
+            return sum(self._outstanding)
+
+    def hold(self) -> None:
+        self._sending.clear()
+
+    def go_on(self) -> None:
+        self._sending.set()
+
+    def rounds(self, send: Callable[[int, Id, bytes], None], idle: Callable[[], Any]) -> None:
+        """Sends to every partition in turn until the end, at the rate that was asked for."""
+        following = time.monotonic()
+        while not self._ended.is_set():
+            if self._sending.is_set():
+                for partition in range(self.history.partitions):
+                    if self._outstanding[partition] < MOST_OUTSTANDING:
+                        self._send(partition, send)
+            idle()
+            following = max(following + self._pause_s, time.monotonic() - 1)
+            time.sleep(max(0.0, following - time.monotonic()))
+
+    def _send(self, partition: int, send: Callable[[int, Id, bytes], None]) -> None:
+        counter = self._counters[partition]
+        self._counters[partition] += 1
+        with self._lock:
+            self._outstanding[partition] += 1
+        send(partition, Id(self.name, counter), encode(self.name, partition, counter))
+
+    def outcome(self, partition: int, record: Id, offset: int, error: object) -> None:
+        with self._lock:
+            self._outstanding[partition] -= 1
+        if error is None:
+            self.history.ack(partition, offset, record)
+        else:
+            self.history.fail(partition, record, str(error))
+
+
+class OurSender(Sender):
+    def work(self) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap,
+            "acks": "all",
+            "linger_ms": 5,
+            "request_timeout_ms": REQUEST_MS,
+            "delivery_timeout_ms": 180_000,
+            "socket_connection_setup_timeout_ms": REQUEST_MS,
+            "max_block_ms": 120_000,
+        }
+        with Producer(**settings) as producer:
+
+            def send(partition: int, record: Id, value: bytes) -> None:
+                def done(metadata: Any, error: BaseException | None) -> None:
+                    self.outcome(partition, record, -1 if metadata is None else metadata.offset, error)
+
+                producer.send(self.topic, value, partition=partition, callback=done)
+
+            self.rounds(send, lambda: None)
+
+
+class RdkafkaSender(Sender):
+    def work(self) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "socket.timeout.ms": REQUEST_MS,
+                "request.timeout.ms": REQUEST_MS,
+                "message.timeout.ms": 180_000,
+                "socket.connection.setup.timeout.ms": REQUEST_MS,
+                "log_level": 0,
+            }
+        )
+
+        def send(partition: int, record: Id, value: bytes) -> None:
+            def done(error: Any, message: Any) -> None:
+                offset = None if message is None else message.offset()
+                self.outcome(partition, record, -1 if offset is None else offset, error)
+
+            producer.produce(self.topic, value, partition=partition, on_delivery=done)
+
+        self.rounds(send, lambda: producer.poll(0))
+        producer.flush(60)
+
+
+class Reader(Worker):
+    """A member of the group."""
+
+    def done_with(self, offsets: dict[int, int]) -> None:
+        self.history.commit(offsets)
+
+
+class OurReader(Reader):
+    def work(self) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": GROUP,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "partition_assignment_strategy": "range",
+            "session_timeout_ms": SESSION_MS,
+            "heartbeat_interval_ms": 1000,
+            "request_timeout_ms": REQUEST_MS,
+            "socket_connection_setup_timeout_ms": REQUEST_MS,
+        }
+        positions: dict[TopicPartition, int] = {}
+        with Consumer(**settings) as consumer:
+
+            def commit() -> None:
+                offsets = {tp: OffsetAndMetadata(offset) for tp, offset in positions.items()}
+                if offsets:
+                    with contextlib.suppress(KafkaError):
+                        consumer.commit_sync(offsets, timeout=5.0)
+                        self.done_with({tp.partition: offset for tp, offset in positions.items()})
+                positions.clear()
+
+            reader = self
+
+            class Listener:
+                def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+                    reader.history.assigned(reader.name, [tp.partition for tp in partitions])
+
+                def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+                    commit()
+
+                def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+                    positions.clear()
+
+            consumer.subscribe([self.topic], listener=Listener())
+            committed = time.monotonic()
+            while not self._ended.is_set():
+                for tp, records in consumer.poll(0.2).by_partition().items():
+                    for record in records:
+                        self.history.read(self.name, tp.partition, record.offset, record.value)
+                    positions[tp] = records[-1].offset + 1
+                if time.monotonic() - committed > COMMIT_EVERY:
+                    commit()
+                    committed = time.monotonic()
+            commit()
+
+
+class RdkafkaReader(Reader):
+    def work(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": GROUP,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 1000,
+                "socket.timeout.ms": 10_000,
+                "socket.connection.setup.timeout.ms": REQUEST_MS,
+                "check.crcs": True,
+                "log_level": 0,
+            }
+        )
+        positions: dict[int, int] = {}
+
+        def commit() -> None:
+            offsets = [confluent_kafka.TopicPartition(self.topic, p, offset) for p, offset in positions.items()]
+            if offsets:
+                with contextlib.suppress(KafkaException):
+                    answers = consumer.commit(offsets=offsets, asynchronous=False) or []
+                    self.done_with({each.partition: each.offset for each in answers if each.error is None})
+            positions.clear()
+
+        def assigned(_: Any, partitions: Iterable[confluent_kafka.TopicPartition]) -> None:
+            self.history.assigned(self.name, [tp.partition for tp in partitions])
+
+        consumer.subscribe(
+            [self.topic],
+            on_assign=assigned,
+            on_revoke=lambda _, partitions: commit(),
+            on_lost=lambda _, partitions: positions.clear(),
+        )
+        committed = time.monotonic()
+        while not self._ended.is_set():
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    partition, offset = int(message.partition() or 0), int(message.offset() or 0)
+                    self.history.read(self.name, partition, offset, message.value())
+                    positions[partition] = offset + 1
+            if time.monotonic() - committed > COMMIT_EVERY:
+                commit()
+                committed = time.monotonic()
+        commit()
+        consumer.close()
+
+
+class Load:
+    """Everybody. `rate` is records per second of one producer."""
+
+    def __init__(self, history: History, topic: str, bootstrap: str, rate: float = 150.0) -> None:
+        self.history = history
+        self.senders: list[Sender] = [
+            OurSender("ours", history, topic, bootstrap, rate),
+            RdkafkaSender("rdkafka", history, topic, bootstrap, rate),
+        ]
+        self.readers: list[Reader] = [
+            OurReader("our-reader", history, topic, bootstrap),
+            RdkafkaReader("rdkafka-reader", history, topic, bootstrap),
+            RdkafkaReader("rdkafka-reader-2", history, topic, bootstrap),
+        ]
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [*self.senders, *self.readers]
+
+    def start(self) -> None:
+        for worker in self.workers:
+            worker.start()
+
+    def dead(self) -> list[str]:
+        """Those that ended though nobody told them to."""
+        return [f"{worker.name}: {worker.error!r}" for worker in self.workers if worker.error is not None]
+
+    def hold(self) -> None:
+        """Nothing new is sent."""
+        for sender in self.senders:
+            sender.hold()
+
+    def go_on(self) -> None:
+        for sender in self.senders:
+            sender.go_on()
+
+    @property
+    def outstanding(self) -> dict[str, int]:
+        return {sender.name: sender.outstanding for sender in self.senders}
+
+    def settled(self) -> bool:
+        return not any(self.outstanding.values())
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.join(90)

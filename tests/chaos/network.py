@@ -1,0 +1,210 @@
+"""The network between the brokers, and between them and ZooKeeper, as a process of its own that can cut it.
+
+Every broker advertises a port of this process for the traffic of other brokers, and has a port of its own here for
+ZooKeeper. Who connects to a broker's port is found in /proc by the socket and the folder its owner works in.
+
+A cut is between two ends, both ways. "reset": connections break, new ones are refused at once. "silence": nothing
+arrives any more and nothing breaks, as when packets are dropped; what was on its way goes on when the cut is healed.
+
+    python -m tests.chaos.network      commands on stdin, answers on stdout, a JSON object per line
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import die_with_parent
+
+ZOOKEEPER = "zk"
+RESET = "reset"
+SILENCE = "silence"
+CHUNK = 1 << 16
+
+
+class Network:
+    """The test's side: starts the process and tells it what to do."""
+
+    def __init__(self, log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.network"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=Path(__file__).resolve().parents[2],
+                preexec_fn=die_with_parent,
+            )
+
+    def listen(self, to: str, target: tuple[str, int], comes_from: str | None = None) -> int:
+        """A port that leads to `target`, which is the end called `to`. Who connects is looked up, where not said."""
+        return int(self._ask(do="listen", to=to, host=target[0], port=target[1], comes_from=comes_from)["port"])
+
+    def owner(self, end: str, folder: Path) -> None:
+        """Connections of a process that works in this folder come from that end."""
+        self._ask(do="owner", end=end, folder=str(folder))
+
+    def cut(self, one: str, other: str, how: str) -> None:
+        self._ask(do="cut", ends=[one, other], how=how)
+
+    def heal(self) -> None:
+        self._ask(do="heal")
+
+    def _ask(self, **command: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the network has ended with {self._process.poll()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Link:
+    """One connection through the network."""
+
+    def __init__(self, ends: frozenset[str], writers: list[asyncio.StreamWriter]) -> None:
+        self.ends = ends
+        self.writers = writers
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+
+    def abort(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+class Switch:
+    """All connections, and the cuts."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[frozenset[str], str] = {}
+        self._links: set[Link] = set()
+        self._owners: dict[str, str] = {}
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(self, command: dict[str, Any]) -> dict[str, Any]:
+        match command["do"]:
+            case "listen":
+                return {"port": await self._listen(command)}
+            case "owner":
+                self._owners[command["folder"]] = command["end"]
+            case "cut":
+                ends = frozenset(command["ends"])
+                self._cuts[ends] = command["how"]
+                for link in [link for link in self._links if link.ends == ends]:
+                    if command["how"] == RESET:
+                        link.abort()
+                    else:
+                        link.flowing.clear()
+            case "heal":
+                self._cuts.clear()
+                for link in self._links:
+                    link.flowing.set()
+        return {}
+
+    async def _listen(self, command: dict[str, Any]) -> int:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                await self._connected(command, reader, writer)
+            finally:
+                self._tasks.discard(task)
+                writer.transport.abort()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=200)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _connected(
+        self, command: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        comes_from = command["comes_from"] or self._owner(writer.get_extra_info("peername")[1])
+        link = Link(frozenset((comes_from, command["to"])), [writer])
+        how = self._cuts.get(link.ends)
+        if how == RESET:
+            return
+        self._links.add(link)
+        try:
+            if how == SILENCE:
+                link.flowing.clear()
+                await link.flowing.wait()
+            try:
+                onward, back = await asyncio.open_connection(command["host"], command["port"])
+            except OSError:
+                return
+            link.writers.append(back)
+            first = asyncio.ensure_future(_forward(link, reader, back))
+            second = asyncio.ensure_future(_forward(link, onward, writer))
+            await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
+            for task in (first, second):
+                task.cancel()
+            await asyncio.gather(first, second, return_exceptions=True)
+        finally:
+            self._links.discard(link)
+            link.abort()
+
+    def _owner(self, port: int) -> str:
+        """The end that has the local side of a connection from this port."""
+        inode = _inode(port)
+        for pid in filter(str.isdigit, os.listdir("/proc")) if inode is not None else ():
+            with contextlib.suppress(OSError):
+                end = self._owners.get(os.readlink(f"/proc/{pid}/cwd"))
+                if end is not None and _has(pid, inode):
+                    return end
+        return "?"
+
+
+async def _forward(link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(CHUNK):
+            await link.flowing.wait()
+            writer.write(data)
+            await writer.drain()
+
+
+def _inode(port: int) -> str | None:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[9] != "0":
+                return fields[9]
+    return None
+
+
+def _has(pid: str, inode: str | None) -> bool:
+    wanted = f"socket:[{inode}]"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
+                    return True
+    return False
+
+
+async def main() -> None:
+    switch = Switch()
+    commands = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    while line := await commands.readline():
+        print(json.dumps(await switch.handle(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

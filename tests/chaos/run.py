@@ -1,0 +1,351 @@
+"""Rounds: load, a fault, recovery, and a check of everything that was promised; a line of the table for each."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos import replicas
+from tests.chaos.checker import MANY, Read, check, check_group
+from tests.chaos.cluster import BROKERS, PARTITIONS, TOPIC, Cluster
+from tests.chaos.faults import Fault, Scene
+from tests.chaos.history import History, Violation
+from tests.chaos.load import Load
+from tests.support.apache import LAST_WITH_ZOOKEEPER
+from tests.support.java_client import tool_command
+from tests.support.processes import wait_until
+
+AVAILABLE_AGAIN_S = 10.0
+CLIENT_BACK_S = 20.0
+"""A single client may be in the middle of a wait of its own when the cluster is back, but not for ever."""
+IN_SYNC_S = 90.0
+SETTLED_S = 60.0
+
+COLUMNS = (
+    ("round", 5),
+    ("fault", 24),
+    ("on", 16),
+    ("no ack", 7),
+    ("client", 7),
+    ("no read", 7),
+    ("in sync", 7),
+    ("stall", 5),
+    ("acked", 8),
+    ("", 0),
+)
+
+
+@dataclass
+class Outcome:
+    """What came of one round."""
+
+    number: int
+    fault: str
+    victim: str = "?"
+    no_ack: float = 0.0
+    """The longest that no client had an acknowledgement in some partition."""
+    slowest: float = 0.0
+    """The longest that one client had none in some partition."""
+    no_read: float = 0.0
+    in_sync: float = 0.0
+    stall: float = 0.0
+    acked: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    def line(self) -> str:
+        verdict = "ok" if not self.violations else "VIOLATED: " + ", ".join(sorted({v.kind for v in self.violations}))
+        numbers = [f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)]
+        cells = [str(self.number), self.fault, self.victim, *numbers, str(self.acked), verdict]
+        return "  ".join(cell.ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
+
+
+def heading() -> str:
+    return "  ".join(name.ljust(width) for name, width in COLUMNS).rstrip()
+
+
+class Pulse(threading.Thread):
+    """Notices when this process itself could not run: what happens then is not the cluster's doing."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._worst = 0.0
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        last = time.monotonic()
+        while not self._ended.wait(0.05):
+            now = time.monotonic()
+            self._worst = max(self._worst, now - last - 0.05)
+            last = now
+
+    def worst(self) -> float:
+        """Since it was last asked for."""
+        worst, self._worst = self._worst, 0.0
+        return worst
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+class Run:
+    """One cluster, one history, as many rounds as wanted, and the last reading at the end."""
+
+    def __init__(self, folder: Path, faults: Sequence[Fault], *, apache: bool, seed: int, say: Callable[[str], None]):
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.say = say
+        self.outcomes: list[Outcome] = []
+        self.history = History(PARTITIONS)
+        self._logs: dict[int, tuple[int, bytes, list[Read]]] = {}
+        self.cluster = Cluster(
+            folder,
+            apache=apache,
+            network=any(fault.kind.network for fault in faults),
+            small_disks=any(fault.kind.small_disks for fault in faults),
+        )
+        self._pulse = Pulse()
+        self.load = Load(self.history, TOPIC, self.cluster.bootstrap)
+
+    def begin(self) -> None:
+        self.cluster.create_topic()
+        self.load.start()
+        wait_until(self._flowing, timeout=60, what="records acknowledged and read in every partition")
+
+    def _flowing(self) -> bool:
+        if self.load.dead():
+            raise RuntimeError(f"a client has ended: {self.load.dead()}")
+        acked = {partition for partition, _ in self.history.acked}
+        return len(acked) == PARTITIONS and all(self.history.group_read.values())
+
+    def round(self, fault: Fault) -> Outcome:
+        """A fault and all that follows. When anything is not as it should be the outcome says so."""
+        outcome = Outcome(len(self.outcomes) + 1, fault.name)
+        self.outcomes.append(outcome)
+        scene = Scene(self.cluster, self.random)
+        try:
+            self._round(fault, scene, outcome)
+        except (TimeoutError, RuntimeError, AssertionError) as error:
+            outcome.violations.append(Violation("stuck", f"{type(error).__name__}: {error}"))
+        outcome.victim = scene.victim
+        outcome.stall = max(outcome.stall, self._pulse.worst())
+        outcome.acked = self.history.acks
+        self.say(outcome.line())
+        for violation in outcome.violations:
+            self.say(f"       {violation}")
+        return outcome
+
+    def _round(self, fault: Fault, scene: Scene, outcome: Outcome) -> None:
+        self.cluster.elect_preferred()
+        self.cluster.wait_in_sync(IN_SYNC_S)
+        time.sleep(1)
+        self._pulse.worst()
+        scene.begin()
+        fault.run(scene)
+        self._all_alive(outcome)
+        outcome.in_sync = self.cluster.wait_in_sync(IN_SYNC_S)
+        time.sleep(2)
+        now = time.monotonic()
+        outcome.no_ack, partition = self.history.longest_wait(scene.since, now)
+        outcome.slowest, whose, where = self.history.longest_wait_of_one(scene.since, now)
+        outcome.no_read = self.history.longest_read_wait(scene.since, now)
+        outcome.stall = self._pulse.worst()
+        if outcome.no_ack - outcome.stall > AVAILABLE_AGAIN_S:
+            text = f"partition {partition} had no acknowledgement for {outcome.no_ack:.1f} s"
+            outcome.violations.append(Violation("unavailable", text))
+        if outcome.slowest - outcome.stall > CLIENT_BACK_S:
+            text = f"{whose} had no acknowledgement in partition {where} for {outcome.slowest:.1f} s"
+            outcome.violations.append(Violation("client", text))
+        outcome.violations += self.check()
+
+    def _all_alive(self, outcome: Outcome) -> None:
+        for number in sorted(set(BROKERS) - set(self.cluster.alive())):
+            code = self.cluster.brokers[number].process.returncode
+            outcome.violations.append(Violation("died", f"broker {number} has ended with {code}"))
+        outcome.violations += [Violation("client", f"{text} has ended") for text in self.load.dead()]
+        if outcome.violations:
+            raise RuntimeError("not everybody is alive")
+
+    # --- checks
+
+    def check(self) -> list[Violation]:
+        """With nothing under way: the files of all replicas, the ISRs, the group; then the load goes on."""
+        with self._quiet():
+            self.cluster.wait_in_sync(IN_SYNC_S)
+            found = self._wait_same_replicas()
+            found += [Violation("metadata", text) for text in self._wait_same_metadata()]
+            self._wait_read()
+            found += check(self.history, {partition: log[2] for partition, log in self._logs.items()})
+            found += check_group(self.history, self._ends())
+            found += [
+                Violation("failed", f"{record} of partition {partition} was not delivered: {error}")
+                for partition, record, error in self.history.failed[:MANY]
+            ]
+        return found
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        self.load.hold()
+        try:
+            try:
+                wait_until(self.load.settled, timeout=SETTLED_S, what="every record's outcome")
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}: outstanding {self.load.outstanding}")
+            yield
+        finally:
+            self.load.go_on()
+
+    def _wait_same_replicas(self) -> list[Violation]:
+        """Followers may be a fetch behind: a difference counts when it stays."""
+        deadline = time.monotonic() + 15
+        while True:
+            found: list[Violation] = []
+            for topic in self.cluster.topics():
+                found += self._compare(topic)
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
+
+    def _compare(self, topic: str) -> list[Violation]:
+        folders = {
+            number: replicas.partition_folders(broker.log_dirs, topic)
+            for number, broker in self.cluster.brokers.items()
+        }
+        found: list[Violation] = []
+        for partition in self.cluster.partitions(topic):
+            logs = {
+                number: replicas.log_bytes(by_partition[partition])
+                for number, by_partition in folders.items()
+                if partition in by_partition
+            }
+            if len(logs) < len(BROKERS):
+                found.append(Violation("replicas", f"{topic}-{partition} is only on brokers {sorted(logs)}"))
+            found += replicas.compare(f"{topic}-{partition}", logs)
+            if topic == TOPIC:
+                self._take(partition, logs[self.cluster.leaders()[partition]])
+        return found
+
+    def _take(self, partition: int, log: bytes) -> None:
+        """Opens what was not there the last time; all of it where what was there is not the same any more."""
+        size, digest, records = self._logs.get(partition, (0, hashlib.sha256().digest(), []))
+        if hashlib.sha256(log[:size]).digest() != digest:
+            size, records = 0, []
+        records = records + replicas.records(log[size:])
+        self._logs[partition] = (len(log), hashlib.sha256(log).digest(), records)
+
+    def _wait_same_metadata(self) -> list[str]:
+        deadline = time.monotonic() + 15
+        while True:
+            found = self.cluster.metadata_disagreements()
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
+
+    def _ends(self) -> dict[int, int]:
+        return {partition: log[2][-1][0] + 1 if log[2] else 0 for partition, log in self._logs.items()}
+
+    def _wait_read(self) -> None:
+        """The group is there when it has committed the ends."""
+        ends = self._ends()
+        try:
+            wait_until(lambda: self.history.committed == ends, timeout=SETTLED_S, what="the group at the ends")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: committed {self.history.committed}, ends {ends}; dead: {self.load.dead()}")
+
+    def last_read(self) -> list[Violation]:
+        """All of the topic with Apache's console consumer."""
+        with self._quiet():
+            final = read_with_apache(self.cluster.bootstrap, TOPIC, sum(self._ends().values()))
+            return check(self.history, final)
+
+    def end(self) -> None:
+        self.load.hold()
+        self.load.end()
+        self._pulse.end()
+        self.cluster.close()
+
+    @property
+    def violations(self) -> list[Violation]:
+        return [violation for outcome in self.outcomes for violation in outcome.violations]
+
+    def tracebacks(self) -> dict[str, int]:
+        """Unexpected errors in the brokers' own logs, by file."""
+        return {
+            str(path.relative_to(self.folder)): count
+            for path in sorted(self.folder.glob("broker-*/kavka.out"))
+            if (count := path.read_text(errors="replace").count("Traceback (most recent call last)"))
+        }
+
+
+def read_with_apache(bootstrap: str, topic: str, count: int) -> Mapping[int, list[Read]]:
+    """What Apache's own consumer finds from the beginning on; `count` is how many records are expected."""
+    argv = tool_command(
+        LAST_WITH_ZOOKEEPER,
+        "console-consumer",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--timeout-ms", "20000"),
+        *("--property", "print.partition=true", "--property", "print.offset=true", "--property", "key.separator=\t"),
+        *("--max-messages", str(count)),
+    )
+    result = subprocess.run(argv, capture_output=True, timeout=600, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"the console consumer ended with {result.returncode}: {result.stderr[-2000:]!r}")
+    final: dict[int, list[Read]] = {}
+    for line in result.stdout.splitlines():
+        partition, offset, value = line.split(b"\t", 2)
+        final.setdefault(int(partition.removeprefix(b"Partition:")), []).append(
+            (int(offset.removeprefix(b"Offset:")), value)
+        )
+    return final
+
+
+def run(
+    faults: Sequence[Fault],
+    *,
+    rounds: int,
+    duration: float,
+    apache: bool,
+    seed: int,
+    folder: Path | None = None,
+    keep: bool = False,
+    say: Callable[[str], None] = print,
+) -> list[Outcome]:
+    """`rounds` of every fault, in turn, or as many as begin within `duration` seconds, until there is a violation."""
+    root = Path(tempfile.mkdtemp(prefix="kavka-chaos-", dir=folder))
+    say(f"{'Apache Kafka' if apache else 'Kavka'}, seed {seed}, {root}")
+    say(heading())
+    running: Run | None = None
+    sound = False
+    try:
+        running = Run(root, faults, apache=apache, seed=seed, say=say)
+        running.begin()
+        began = time.monotonic()
+        for number in range(rounds * len(faults)):
+            if duration and time.monotonic() - began > duration:
+                break
+            if running.round(faults[number % len(faults)]).violations:
+                break
+        if not running.violations:
+            last = Outcome(len(running.outcomes) + 1, "last read (Apache)", "", violations=running.last_read())
+            last.acked = running.history.acks
+            running.outcomes.append(last)
+            say(last.line())
+            for violation in last.violations:
+                say(f"       {violation}")
+        sound = not running.violations
+        return running.outcomes
+    finally:
+        if running is not None:
+            running.end()
+            for path, count in running.tracebacks().items():
+                say(f"{count} tracebacks in {path}")
+            running.cluster.remove(keep=keep or not sound)
+        if keep or not sound:
+            say(f"everything is kept in {root}")

@@ -1,0 +1,229 @@
+"""The checker must find what is planted: a checker that finds nothing proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import replicas
+from tests.chaos.checker import Read, check, check_group
+from tests.chaos.history import History, Id, Violation, decode, encode
+from tests.support.logs import build
+
+
+def kinds(found: list[Violation]) -> set[str]:
+    return {violation.kind for violation in found}
+
+
+def sound(count: int = 10, producers: tuple[str, ...] = ("a", "b")) -> tuple[History, list[Read]]:
+    """Producers that take turns in partition 0, all acknowledged and read by the group."""
+    history = History(1)
+    log: list[Read] = []
+    for counter in range(count):
+        for producer in producers:
+            offset = len(log)
+            log.append((offset, encode(producer, 0, counter)))
+            history.ack(0, offset, Id(producer, counter))
+            history.read("r", 0, *log[-1])
+    return history, log
+
+
+def test_a_sound_history_has_no_violations() -> None:
+    history, log = sound()
+    assert check(history, {0: log}) == []
+    assert check_group(history, {0: len(log)}) == []
+
+
+def test_values_say_who_they_are_and_nothing_else_is_taken_for_one() -> None:
+    assert decode(encode("ours", 3, 77), 3) == Id("ours", 77)
+    assert decode(encode("ours", 3, 77), 2) is None
+    assert decode(encode("ours", 3, 77)[:-1] + b"!", 3) is None
+    assert decode(b"no such record", 3) is None
+    assert decode(b"\xff:\xfe", 3) is None
+    assert decode(None, 3) is None
+
+
+def test_an_acknowledged_record_that_is_gone_from_the_end_is_lost() -> None:
+    history, log = sound()
+    assert kinds(check(history, {0: log[:-1]})) == {"lost"}
+
+
+def test_an_acknowledged_record_in_the_middle_replaced_by_another_is_lost() -> None:
+    history, log = sound()
+    log[4] = (4, encode("c", 0, 0))
+    assert "lost" in kinds(check(history, {0: log}))
+
+
+def test_an_acknowledged_record_without_an_offset_that_is_nowhere_is_lost() -> None:
+    history, log = sound()
+    history.ack(0, -1, Id("a", 10))
+    assert kinds(check(history, {0: log})) == {"lost"}
+    log.append((len(log), encode("a", 0, 10)))
+    assert check(history, {0: log}) == []
+
+
+def test_a_partition_that_is_not_there_has_lost_everything() -> None:
+    history, _ = sound()
+    assert "lost" in kinds(check(history, {}))
+
+
+def test_a_record_stored_twice_is_doubled() -> None:
+    history, log = sound()
+    log.append((len(log), encode("a", 0, 9)))
+    assert kinds(check(history, {0: log})) == {"doubled"}
+
+
+def test_a_later_record_in_front_of_an_earlier_one_is_reordered() -> None:
+    history = History(1)
+    log = [(0, encode("a", 0, 1)), (1, encode("a", 0, 0)), (2, encode("a", 0, 2))]
+    for offset, counter in ((0, 1), (1, 0), (2, 2)):
+        history.ack(0, offset, Id("a", counter))
+    assert kinds(check(history, {0: log})) == {"reordered"}
+
+
+def test_records_that_were_never_acknowledged_may_be_missing_or_there() -> None:
+    history, log = sound()
+    history.fail(0, Id("a", 10), "timed out")
+    log.append((len(log), encode("a", 0, 11)))
+    assert check(history, {0: log}) == []
+
+
+def test_an_acknowledged_record_at_another_offset_has_changed() -> None:
+    history, log = sound()
+    moved = [*log[:-2], (log[-2][0], log[-1][1]), (log[-1][0], log[-2][1])]
+    assert kinds(check(history, {0: moved})) == {"changed"}
+
+
+def test_an_offset_read_as_two_records_has_changed() -> None:
+    history, log = sound()
+    history.read("other", 0, 3, encode("c", 0, 5))
+    assert kinds(check(history, {0: log})) == {"changed"}
+
+
+def test_an_offset_acknowledged_for_two_records_has_changed() -> None:
+    history, _ = sound()
+    history.ack(0, 3, Id("c", 5))
+    assert "changed" in kinds(history.violations)
+
+
+def test_a_record_that_was_read_and_is_gone_has_changed() -> None:
+    history, log = sound()
+    history.read("r", 0, len(log), encode("a", 0, 10))
+    assert kinds(check(history, {0: log})) == {"changed"}
+
+
+def test_a_hole_in_the_offsets_is_a_gap() -> None:
+    history, log = sound()
+    log.append((log[-1][0] + 2, encode("a", 0, 10)))
+    assert kinds(check(history, {0: log})) == {"gap"}
+
+
+def test_a_log_that_does_not_begin_at_0_has_a_gap() -> None:
+    history = History(1)
+    assert kinds(check(history, {0: [(1, encode("a", 0, 0))]})) == {"gap"}
+
+
+def test_bytes_that_nobody_sent_are_foreign() -> None:
+    history, log = sound()
+    log.append((len(log), b"rubbish"))
+    assert kinds(check(history, {0: log})) == {"foreign"}
+    history.read("r", 0, 50, b"rubbish")
+    assert kinds(history.violations) == {"foreign"}
+
+
+def test_a_record_in_the_wrong_partition_is_foreign() -> None:
+    history = History(2)
+    assert kinds(check(history, {1: [(0, encode("a", 0, 0))]})) == {"foreign"}
+
+
+def test_an_offset_that_the_group_never_read_was_skipped() -> None:
+    history, log = sound()
+    history.group_read[0].discard(7)
+    assert kinds(check_group(history, {0: len(log)})) == {"skipped"}
+
+
+def test_a_commit_beyond_the_end_is_found() -> None:
+    history, log = sound()
+    history.commit({0: len(log) + 1})
+    assert kinds(check_group(history, {0: len(log)})) == {"committed"}
+
+
+def test_a_member_that_begins_below_a_commit_was_rewound() -> None:
+    history, log = sound()
+    history.commit({0: 10})
+    history.assigned("r", [0])
+    history.read("r", 0, *log[10])
+    assert history.violations == []
+    history.assigned("r", [0])
+    history.read("r", 0, *log[9])
+    assert kinds(history.violations) == {"rewound"}
+
+
+def test_many_of_one_kind_are_told_in_few_lines() -> None:
+    history, _ = sound(1000)
+    assert len(check(history, {0: []})) < 20
+
+
+def test_the_longest_wait_is_that_of_the_worst_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(2)
+    now = 0.0
+    monkeypatch.setattr("tests.chaos.history.time.monotonic", lambda: now)
+    for step in range(100):
+        now = 100 + step / 10
+        history.ack(0, step, Id("a", step))
+        if not 30 < step < 80:
+            history.ack(1, step, Id("b", step))
+    assert history.longest_wait(100, 110) == (pytest.approx(5.0), 1)
+    assert history.longest_wait(100, 102) == (pytest.approx(0.1), 1)
+    # Nothing at all in the window: as long as the window.
+    assert history.longest_wait(200, 230) == (30, 1)
+
+
+def logs(*batches: list[bytes]) -> bytes:
+    offset = 0
+    data = b""
+    for values in batches:
+        data += bytes(build([(None, value) for value in values], base_offset=offset))
+        offset += len(values)
+    return data
+
+
+def test_replicas_with_the_same_batches_are_the_same_wherever_segments_are_cut(tmp_path: Path) -> None:
+    one, two = logs([b"a", b"b"]), logs([b"a", b"b"], [b"c"])
+    for name, parts in (("x", [two]), ("y", [one, two[len(one) :]])):
+        folder = tmp_path / name / "t-0"
+        folder.mkdir(parents=True)
+        for number, part in enumerate(parts):
+            (folder / f"{number * 2:020}.log").write_bytes(part)
+        (folder / "leader-epoch-checkpoint").write_text("0\n0\n")
+    (tmp_path / "x" / "t-0.abc-delete").mkdir()
+    found = {
+        number: replicas.log_bytes(replicas.partition_folders([tmp_path / name], "t")[0])
+        for number, name in enumerate("xy")
+    }
+    assert replicas.compare("t-0", found) == []
+    assert replicas.end_offset(found[0]) == 3
+    assert replicas.records(found[0]) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        logs([b"a", b"b"]),
+        logs([b"a", b"b"], [b"d"]),
+        logs([b"a", b"b"], [b"c"], [b"d"]),
+        logs([b"a", b"b"], [b"c"])[:-1],
+        logs([b"a", b"b"], [b"c"]) + b"\x00",
+        b"",
+    ],
+    ids=["shorter", "another record", "longer", "torn", "rubbish at the end", "empty"],
+)
+def test_replicas_that_differ_are_found(other: bytes) -> None:
+    assert kinds(replicas.compare("t-0", {0: logs([b"a", b"b"], [b"c"]), 1: other})) == {"replicas"}
+
+
+def test_replicas_that_differ_only_in_the_leader_epoch_are_found() -> None:
+    data = bytearray(logs([b"a"]))
+    data[12:16] = (7).to_bytes(4, "big")
+    assert kinds(replicas.compare("t-0", {0: logs([b"a"]), 1: bytes(data)})) == {"replicas"}
