@@ -88,9 +88,13 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     fetch = _Fetch(ctx, request, context)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.enough(results):
-        return FetchWaiter(
+        waiter = FetchWaiter(
             fetch.waiting_on(), fetch.ready, fetch.answer_again, request.max_wait_ms, fetch.of_follower
-        ).future
+        )
+        if fetch.of_follower:
+            # What a follower has may commit something, and who waited for that may have appended since the read.
+            waiter.check()
+        return waiter.future
     return fetch.answer(results)
 
 

@@ -188,6 +188,13 @@ class Admission:
             self._refused.setdefault(tp, error)
 
     def _check_what_was_asked(self) -> None:
+        """Refuse what was admitted into a transaction that has ended while the answer was on its way.
+
+        Where partitions are added by producing, this need not be looked at: every end raises the epoch, so the log
+        refuses what is late; and the marker that came meanwhile may be that of the transaction before.
+        """
+        if self._adds:
+            return
         partitions = self._ctx.broker.replica_manager.partitions
         for tp, entry in self._asked.items():
             partition = partitions.get(tp)

@@ -221,17 +221,30 @@ def test_a_partition_that_cannot_be_added_gets_nothing(slow: Broker) -> None:
     assert slow.node.log(A).producer_states.admitted == NOBODY
 
 
-def test_a_transaction_that_ended_while_the_coordinator_was_asked_is_not_begun_anew(slow: Broker) -> None:
+@pytest.mark.parametrize(
+    ("marker_epoch", "code"),
+    [
+        # The end of the transaction that the records belong to: it raised the epoch.
+        (1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        # The end of the one before, whose marker comes late to this partition.
+        (0, NONE),
+    ],
+)
+def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_only_its_own_transaction(
+    slow: Broker, marker_epoch: int, code: ErrorCode
+) -> None:
     producer = slow.init()
     slow.node.hold(STATE)
     waiting = slow.start(slow.request(producer, A))
     slow.node.call(waiting.send, None)
     done: list[Any] = []
-    slow.node.transactions.markers.local.write(Marker(producer.producer_id, 0, False, 1), [A], done.append)
+    slow.node.transactions.markers.local.write(
+        Marker(producer.producer_id, marker_epoch, False, 1, 2), [A], done.append
+    )
     assert done == [{A: NONE}]
     slow.node.release(STATE)
-    assert codes(slow.node.run(waiting)) == [ErrorCode.INVALID_TXN_STATE]
-    assert slow.values(A) == 0
+    assert codes(slow.node.run(waiting)) == [code]
+    assert slow.values(A) == (1 if code is NONE else 0)
 
 
 def test_without_acks_there_is_no_waiting(slow: Broker) -> None:
