@@ -104,7 +104,7 @@ class IsrChanges:
                 AlterPartitionRequestPartitionData(
                     partition_index=partition.topic_partition.partition,
                     leader_epoch=change.leader_epoch,
-                    new_isr=members,
+                    # Version 3, which every controller that we meet has: the members with their epochs.
                     new_isr_with_epochs=[self._member(change, one) for one in members],
                     leader_recovery_state=RECOVERED,
                     partition_epoch=change.partition_epoch,
