@@ -39,6 +39,8 @@ TOOLS = (
         main="stop_main", table="STOP_COMMAND",
     ),
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
+    Tool("configs", TOPICS, "show and change the settings of topics, brokers and groups", "kavka.cli.configs"),
+    Tool("consumer-groups", GROUPS, "list, describe and delete groups, reset offsets", "kavka.cli.consumer_groups"),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

@@ -1,0 +1,259 @@
+"""`kavka configs` (`kafka-configs`): show and change the settings of topics, brokers, loggers and groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.connecting import JSON, admin_for, connection_options, read_properties
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import at_terminal, print_json, style
+from kavka.cli.tool import ToolError, run
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+    from kavka.client.admin.types import ConfigEntry, ConfigResource
+
+TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
+NOT_YET = ("clients", "users", "ips")
+
+# The words for one entity of a type, and the shorter options that stand for --entity-type and --entity-name.
+ONE = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
+ONE |= {"client-metrics": "client-metric", "clients": "client", "users": "user", "ips": "ip"}
+SHORT = {
+    "topic": "topics",
+    "broker": "brokers",
+    "broker-logger": "broker-loggers",
+    "group": "groups",
+    "client-metrics": "client-metrics",
+    "client": "clients",
+    "user": "users",
+    "ip": "ips",
+}
+SHORT_DEFAULTS = {
+    "broker-defaults": "brokers",
+    "client-defaults": "clients",
+    "user-defaults": "users",
+    "ip-defaults": "ips",
+}
+
+COMMAND = Command(
+    "configs",
+    "Show and change the settings of topics, brokers, the brokers' loggers and groups, while the cluster runs.",
+    (
+        Option("describe", "Show settings."),
+        Option("alter", "Change settings."),
+        Option("entity-type", "Whose settings.", "type", repeated=True, choices=(*TYPES, *NOT_YET)),
+        Option("entity-name", "A topic's name, a broker's id, a group's id.", "name", repeated=True),
+        Option("entity-default", "What holds for all brokers that have no setting of their own."),
+        Option("all", "Show the settings that are not set, too."),
+        Option("add-config", "Settings to set: k1=v1,k2=[v21,v22],k3=v3.", "k1=v1,…"),
+        Option("add-config-file", "A properties file with settings to set.", "file", completes="file"),
+        Option("delete-config", "Settings to set back to their defaults: k1,k2.", "k1,…", separator=","),
+        Option("topic", "Short for --entity-type topics --entity-name.", "name", completes="topic"),
+        Option("broker", "Short for --entity-type brokers --entity-name.", "id"),
+        Option("broker-defaults", "Short for --entity-type brokers --entity-default."),
+        Option("broker-logger", "Short for --entity-type broker-loggers --entity-name.", "id"),
+        Option("group", "Short for --entity-type groups --entity-name.", "id", completes="group"),
+        Option("client-metrics", "Short for --entity-type client-metrics --entity-name.", "name"),
+        Option("client", "Short for --entity-type clients --entity-name.", "id"),
+        Option("client-defaults", "Short for --entity-type clients --entity-default."),
+        Option("user", "Short for --entity-type users --entity-name.", "name"),
+        Option("user-defaults", "Short for --entity-type users --entity-default."),
+        Option("ip", "Short for --entity-type ips --entity-name.", "address"),
+        Option("ip-defaults", "Short for --entity-type ips --entity-default."),
+        JSON,
+        *connection_options(),
+        Option("force", "Has no effect: nothing is asked.", older=True),
+    ),
+    error="Error while executing config command : ",
+    examples=(
+        "kavka configs --bootstrap-server localhost:9092 --describe --entity-type topics --entity-name orders --all",
+        "kavka configs --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000",
+        "kavka configs --bootstrap-server localhost:9092 --alter --broker-defaults --delete-config log.cleaner.threads",
+    ),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _body)
+
+
+def _body(args: Arguments) -> None:
+    if ("describe" in args) == ("alter" in args):
+        raise UsageError("Command must include exactly one action: --describe, --alter")
+    kind, name = _entity(args)
+    if kind in NOT_YET:
+        raise ToolError(f"the settings of {kind} (quotas, credentials) are not there yet: see docs/gaps.md")
+    if "alter" in args:
+        if name is None:
+            raise UsageError("At least one entity name or default must be specified with --alter")
+        if not args.first("add-config", "add-config-file", "delete-config"):
+            raise UsageError(
+                "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+            )
+        args.forbid("add-config", "add-config-file")
+        added = parse_pairs(args["add-config"]) if "add-config" in args else {}
+        if "add-config-file" in args:
+            added |= read_properties(args["add-config-file"])
+        with admin_for(args) as admin:
+            _alter(admin, kind, name, added, [key.strip() for key in args["delete-config"]])
+        return
+    with admin_for(args) as admin:
+        _describe(admin, args, kind, name)
+
+
+def _entity(args: Arguments) -> tuple[str, str | None]:
+    """The type, and the name: "" for the default, None where none is given."""
+    types = list(args["entity-type"])
+    names: list[str] = list(args["entity-name"])
+    if "entity-default" in args:
+        names.append("")
+    for option, kind in SHORT.items():
+        if option in args:
+            types.append(kind)
+            names.append(args[option])
+    for option, kind in SHORT_DEFAULTS.items():
+        if option in args:
+            types.append(kind)
+            names.append("")
+    if not types:
+        raise UsageError("At least one entity type must be specified")
+    if len(types) > 1 and not set(types) <= {"users", "clients"}:
+        raise UsageError("Only one entity type and one name can be specified at a time")
+    if len(names) > 1:
+        raise UsageError("Only one entity type and one name can be specified at a time")
+    kind, name = types[0], names[0] if names else None
+    if name == "" and kind not in ("brokers", *NOT_YET):
+        raise UsageError(f"there are no default settings of {kind}: a name must be given")
+    if kind in ("brokers", "broker-loggers") and name and not name.isdigit():
+        raise UsageError(f"The entity name for {kind} must be a valid integer broker id, found: {name}")
+    return kind, name
+
+
+def parse_pairs(text: str) -> dict[str, str]:
+    """`k1=v1,k2=[a,b]`: commas and equals signs in brackets belong to the value; the brackets do not."""
+    outside = r"(?=[^\]]*(?:\[|$))"
+    pairs = {}
+    for pair in re.split("," + outside, text):
+        pieces = re.split(r"\s*=\s*" + outside, pair)
+        if len(pieces) != 2 or not pieces[0].strip():
+            raise ToolError('Invalid entity config: all configs to be added must be in the format "key=val".')
+        pairs[pieces[0].strip()] = re.sub(r"[\[\]]", "", pieces[1]).strip()
+    return pairs
+
+
+def _resource(kind: str, name: str) -> ConfigResource:
+    from kavka.client.admin.types import ConfigResource, ResourceType
+
+    types = {
+        "topics": ResourceType.TOPIC,
+        "brokers": ResourceType.BROKER,
+        "broker-loggers": ResourceType.BROKER_LOGGER,
+        "groups": ResourceType.GROUP,
+        "client-metrics": ResourceType.CLIENT_METRICS,
+    }
+    return ConfigResource(types[kind], name)
+
+
+def _entries(admin: Admin, kind: str, name: str, everything: bool) -> list[ConfigEntry]:
+    """Sorted by name; unless everything is wanted, only what was set for just this one while the cluster ran."""
+    from kavka.client.admin.types import ConfigSource
+
+    resource = _resource(kind, name)
+    entries = admin.describe_configs(resource, include_synonyms=True)[resource].values()
+    dynamic = {
+        "topics": ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        "brokers": ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        "groups": ConfigSource.DYNAMIC_GROUP_CONFIG,
+    }.get(kind)
+    if not everything and dynamic is not None:
+        entries = [entry for entry in entries if entry.source is dynamic]  # type: ignore[assignment]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
+    from kavka.client.admin.types import AlterConfigOp
+
+    if deleted:
+        there = {entry.name for entry in _entries(admin, kind, name, everything=kind == "broker-loggers")}
+        unknown = [key for key in deleted if key not in there]
+        if unknown:
+            raise ToolError(f"Invalid config(s): {','.join(unknown)}")
+    changes = [AlterConfigOp(key, value) for key, value in added.items()]
+    changes += [AlterConfigOp.delete(key) for key in deleted]
+    admin.incremental_alter_configs({_resource(kind, name): changes})
+    if name:
+        print(f"Completed updating config for {ONE[kind]} {name}.")
+    else:
+        print(f"Completed updating default config for {kind} in the cluster.")
+
+
+def _names(admin: Admin, kind: str) -> list[str]:
+    match kind:
+        case "topics":
+            return sorted(admin.list_topics(list_internal=True))
+        case "brokers" | "broker-loggers":
+            found = [str(node.id) for node in sorted(admin.describe_cluster().nodes)]
+            return [*found, ""] if kind == "brokers" else found
+        case _:
+            resource = _resource(kind, "")
+            return sorted(found.name for found in admin.list_config_resources([resource.type]))
+
+
+def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> None:
+    everything = bool(args["all"])
+    shown = []
+    for one in [name] if name is not None else _names(admin, kind):
+        entries = _entries(admin, kind, one, everything)
+        if args["json"]:
+            shown.append(_as_json(kind, one, entries))
+            continue
+        if one:
+            print(style(f"{'All' if everything else 'Dynamic'} configs for {ONE[kind]} {one} are:", "bold"))
+        else:
+            print(style(f"Default configs for {kind} in the cluster are:", "bold"))
+        for line in _coloured(entries) if at_terminal() else map(_plain, entries):
+            print(line)
+    if args["json"]:
+        print_json(shown)
+
+
+def _plain(entry: ConfigEntry) -> str:
+    synonyms = ", ".join(f"{s.source.name}:{s.name}={_text(s.value)}" for s in entry.synonyms)
+    sensitive = "true" if entry.is_sensitive else "false"
+    return f"  {entry.name}={_text(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _coloured(entries: Iterable[ConfigEntry]) -> Iterable[str]:
+    """For a person: the value, and where it comes from."""
+    entries = list(entries)
+    width = max((len(f"{entry.name}={_text(entry.value)}") for entry in entries), default=0)
+    for entry in entries:
+        text = f"{entry.name}={_text(entry.value)}"
+        source = entry.source.name.lower().replace("_", " ").removesuffix(" config")
+        set_here = entry.source.name.startswith(("DYNAMIC", "STATIC"))
+        yield f"  {style(text.ljust(min(width, 70)), *(('cyan',) if set_here else ()))}  {style(source, 'dim')}"
+
+
+def _as_json(kind: str, name: str, entries: Iterable[ConfigEntry]) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "name": name or None,
+        "configs": [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "source": entry.source.name,
+                "sensitive": entry.is_sensitive,
+                "readOnly": entry.is_read_only,
+                "synonyms": [{"name": s.name, "value": s.value, "source": s.source.name} for s in entry.synonyms],
+            }
+            for entry in entries
+        ],
+    }

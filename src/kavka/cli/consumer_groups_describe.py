@@ -1,0 +1,300 @@
+"""`kavka consumer-groups --describe`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kavka.cli.consumer_groups import chosen_groups, state_styles
+from kavka.cli.options import Arguments
+from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.tool import fail, reason
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import ConsumerGroupDescription, OffsetSpec
+from kavka.client.types import OffsetAndMetadata
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+
+MISSING = "-"
+GONE = "Dead"
+
+
+class Row(NamedTuple):
+    """A partition, and who has it."""
+
+    group: str
+    partition: TopicPartition
+    committed: OffsetAndMetadata | None
+    end: int | None
+    member: str
+    host: str
+    client: str
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.committed.offset == -1 or self.end is None:
+            return None
+        return self.end - self.committed.offset
+
+
+Show = Callable[[ConsumerGroupDescription, list[Row], bool], None]
+AsJson = Callable[[ConsumerGroupDescription, list[Row]], dict[str, Any]]
+
+
+def describe(admin: Admin, args: Arguments) -> int:
+    groups = chosen_groups(admin, args)
+    if not groups:
+        if args["json"]:
+            print_json([])
+        return 0
+    found, code = _described(admin, groups)
+    verbose = bool(args["verbose"])
+    show: Show = _show_offsets
+    as_json: AsJson = _offsets_json
+    if "members" in args:
+        show, as_json = _show_members, _members_json
+    elif "state" in args:
+        show, as_json = _show_state, _state_json
+    rows = {group.group_id: _rows(admin, group) if show is _show_offsets else [] for group in found}
+    if args["json"]:
+        print_json([as_json(group, rows[group.group_id]) for group in found])
+        return code
+    for group in found:
+        _say_state(group)
+        show(group, rows[group.group_id], verbose)
+    return code
+
+
+def _described(admin: Admin, groups: list[str]) -> tuple[list[ConsumerGroupDescription], int]:
+    """Those that exist, by name; each of the others is a line on standard error."""
+    code = 0
+    try:
+        descriptions = admin.describe_consumer_groups(groups)
+    except AdminError as error:
+        descriptions = error.results
+        for name, why in error.errors.items():
+            gone = why.code is ErrorCode.GROUP_ID_NOT_FOUND
+            code = fail(f"Error: Consumer group '{name}' {'does not exist.' if gone else f'failed: {reason(why)}'}")
+    found = []
+    for name, description in sorted(descriptions.items()):
+        if description.state == GONE:
+            code = fail(f"Error: Consumer group '{name}' does not exist.")
+        else:
+            found.append(description)
+    return found, code
+
+
+def _say_state(group: ConsumerGroupDescription) -> None:
+    """To standard error, as Kafka does."""
+    said = ""
+    if group.state == "Empty":
+        said = f"\nConsumer group '{group.group_id}' has no active members."
+    elif group.state != "Stable":
+        said = f"\nWarning: Consumer group '{group.group_id}' is rebalancing."
+    if said:
+        sys.stdout.flush()
+        print(said, file=sys.stderr, flush=True)
+
+
+# --- offsets
+
+
+def _rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
+    """First what members have, those with most partitions first; then what is committed and nobody has."""
+    committed = admin.list_consumer_group_offsets(group.group_id)
+    assigned = {tp for member in group.members for tp in member.assignment}
+    ends = end_offsets(admin, assigned | set(committed))
+
+    def rows(partitions: Iterable[TopicPartition], *who: str) -> list[Row]:
+        return [Row(group.group_id, tp, committed.get(tp), ends.get(tp), *who) for tp in sorted(partitions)]
+
+    members = sorted((m for m in group.members if m.assignment), key=lambda m: -len(m.assignment))
+    found = [row for m in members for row in rows(m.assignment, m.member_id, m.host, m.client_id)]
+    return found + rows(set(committed) - assigned, MISSING, MISSING, MISSING)
+
+
+def end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where each ends; partitions that are gone or have no leader are left out."""
+    specs = dict.fromkeys(sorted(partitions), OffsetSpec.latest())
+    if not specs:
+        return {}
+    leaderless = _without_leader(admin, specs)
+    specs = {tp: spec for tp, spec in specs.items() if tp not in leaderless}
+    try:
+        listed = admin.list_offsets(specs) if specs else {}
+    except AdminError as error:
+        listed = error.results
+    return {tp: found.offset for tp, found in listed.items()}
+
+
+def _without_leader(admin: Admin, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    try:
+        descriptions: dict[Any, Any] = admin.describe_topics(sorted({tp.topic for tp in partitions}))
+    except AdminError as error:
+        descriptions = error.results
+    led = {
+        TopicPartition(str(name), info.partition)
+        for name, description in descriptions.items()
+        for info in description.partitions
+        if info.leader is not None
+    }
+    return {tp for tp in partitions if tp not in led}
+
+
+def _or_missing(value: object) -> str:
+    return MISSING if value is None else str(value)
+
+
+def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: bool) -> None:
+    if not rows:
+        return
+    headings = ["GROUP", "TOPIC", "PARTITION", *(["LEADER-EPOCH"] if verbose else [])]
+    headings += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    table = []
+    for row in rows:
+        cells = [row.group, row.partition.topic, str(row.partition.partition)]
+        if verbose:
+            cells.append(_or_missing(row.committed.leader_epoch if row.committed else None))
+        cells += [_or_missing(row.committed.offset if row.committed else None), _or_missing(row.end)]
+        table.append([*cells, _or_missing(row.lag), row.member, row.host, row.client])
+    if at_terminal():
+        numbers = ("PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        print_table(headings, table, right=numbers, styled=state_styles)
+        print()
+        return
+    fixed = {"PARTITION": 10, "LEADER-EPOCH": 15, "CURRENT-OFFSET": 15, "LOG-END-OFFSET": 15, "LAG": 15}
+    _print_columns(headings, table, lambda i, heading: fixed.get(heading) or _widest(table, i, 15))
+    print()
+
+
+def _print_columns(headings: list[str], table: list[list[str]], width: Callable[[int, str], int]) -> None:
+    """A blank line, then padded columns; the last is not padded."""
+    widths = [width(i, heading) for i, heading in enumerate(headings[:-1])]
+    print()
+    for row in (headings, *table):
+        print(" ".join([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]))
+
+
+def _widest(table: list[list[str]], column: int, least: int) -> int:
+    return max([least, *(len(row[column]) for row in table)])
+
+
+def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "partitions": [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "currentOffset": row.committed.offset if row.committed else None,
+                "leaderEpoch": row.committed.leader_epoch if row.committed else None,
+                "logEndOffset": row.end,
+                "lag": row.lag,
+                "consumerId": None if row.member == MISSING else row.member,
+                "host": None if row.host == MISSING else row.host,
+                "clientId": None if row.client == MISSING else row.client,
+            }
+            for row in rows
+        ],
+    }
+
+
+# --- members
+
+
+def assignment_text(partitions: Iterable[TopicPartition] | None) -> str:
+    """`topic:0,1;other:2`."""
+    grouped: dict[str, list[int]] = {}
+    for tp in sorted(partitions or ()):
+        grouped.setdefault(tp.topic, []).append(tp.partition)
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in grouped.items()) or MISSING
+
+
+def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: bool) -> None:
+    static = any(member.group_instance_id for member in group.members)
+    headings = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if static else []), "HOST", "CLIENT-ID", "#PARTITIONS"]
+    if verbose:
+        headings += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    table = []
+    for member in group.members:
+        cells = [group.group_id, member.member_id]
+        cells += [member.group_instance_id or ""] if static else []
+        cells += [member.host, member.client_id, str(len(member.assignment))]
+        if verbose:
+            cells += [_or_missing(member.member_epoch), assignment_text(member.assignment)]
+            cells += [_or_missing(group.target_assignment_epoch), assignment_text(member.target_assignment)]
+        table.append(cells)
+    if at_terminal():
+        print_table(headings, table, right=("#PARTITIONS",))
+        print()
+        return
+    least = {"GROUP-INSTANCE-ID": 17, "CURRENT-ASSIGNMENT": 20, "TARGET-ASSIGNMENT": 20}
+    fixed = {"#PARTITIONS": 15, "CURRENT-EPOCH": 15, "TARGET-EPOCH": 15}
+    widths = [fixed.get(heading) or _widest(table, i, least.get(heading, 15)) for i, heading in enumerate(headings)]
+    print()
+    for row in (headings, *table):
+        print(" ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)) + ("" if verbose else " "))
+
+
+def _members_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[str, Any]:
+    def listed(partitions: Iterable[TopicPartition] | None) -> list[dict[str, Any]] | None:
+        if partitions is None:
+            return None
+        return [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(partitions)]
+
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "members": [
+            {
+                "consumerId": member.member_id,
+                "groupInstanceId": member.group_instance_id,
+                "host": member.host,
+                "clientId": member.client_id,
+                "epoch": member.member_epoch,
+                "assignment": listed(member.assignment),
+                "targetAssignment": listed(member.target_assignment),
+            }
+            for member in group.members
+        ],
+    }
+
+
+# --- state
+
+
+def _show_state(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: bool) -> None:
+    node = group.coordinator
+    headings = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
+    cells = [group.group_id, f"{node.host}:{node.port}  ({node.id})", group.assignor or MISSING, group.state]
+    if verbose:
+        headings += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
+        cells += [_or_missing(group.group_epoch), _or_missing(group.target_assignment_epoch)]
+    headings.append("#MEMBERS")
+    cells.append(str(len(group.members)))
+    if at_terminal():
+        print_table(headings, [cells], styled=state_styles)
+        print()
+        return
+    least = {"GROUP": 15, "COORDINATOR (ID)": 25}
+    fixed = {"ASSIGNMENT-STRATEGY": 20, "STATE": 20, "GROUP-EPOCH": 15, "TARGET-ASSIGNMENT-EPOCH": 25}
+    _print_columns(headings, [cells], lambda i, heading: fixed.get(heading) or max(least[heading], len(cells[i])))
+
+
+def _state_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[str, Any]:
+    node = group.coordinator
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "type": group.type,
+        "assignor": group.assignor or None,
+        "coordinator": {"id": node.id, "host": node.host, "port": node.port},
+        "groupEpoch": group.group_epoch,
+        "targetAssignmentEpoch": group.target_assignment_epoch,
+        "members": len(group.members),
+    }
