@@ -218,6 +218,9 @@ class Broker:
             self._channel_to,
             unclean_election=lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
             deletion_enabled=lambda: bool(settings.delete_topic_enable),
+            auto_rebalance=lambda: bool(settings.auto_leader_rebalance_enable),
+            imbalance_check_s=lambda: float(settings.leader_imbalance_check_interval_seconds),
+            imbalance_percent=lambda: float(settings.leader_imbalance_per_broker_percentage),
             clock=self.clock,
         )
         self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._answer_locally, self.peers)
@@ -404,11 +407,16 @@ class Broker:
         announcing.add_done_callback(self._announcing.discard)
 
     def _topic_changed(self, topic: str) -> None:
-        self.log_manager.update_config(topic, self.configs.log_config(topic))
+        config = self.configs.log_config(topic)
+        self.log_manager.update_config(topic, config)
+        if config.unclean_leader_election_enable:
+            self.controller.unclean_election_enabled(topic)
         self.replica_manager.settings_changed(topic)
 
-    def _settings_changed(self, _names: frozenset[str]) -> None:
+    def _settings_changed(self, names: frozenset[str]) -> None:
         """What the parts keep of the settings; the rest they look up each time."""
+        if "unclean.leader.election.enable" in names:
+            self.controller.unclean_election_enabled()
         self.workers.resize(_worker_threads(self.settings))
         self.replica_manager.use_settings(ReplicationSettings.from_values(self.settings.configs.values))
         self.log_manager.settings_changed(StorageSettings.from_values(self.settings.configs.values))

@@ -109,6 +109,7 @@ class Brokers:
         batch.tell_metadata(ids, self._context.all_partitions())
         batch.send()
         await self._replicas_back(self._context.replicas_on(ids))
+        await self._term.reassignments.resume(lambda assignment: not set(ids).isdisjoint(assignment.target))
 
     async def _failed(self, ids: list[int]) -> None:
         log.info("Brokers are gone: %s", ids)

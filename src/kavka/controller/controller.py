@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from kavka.common.clock import Clock, SystemClock
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
 from kavka.controller import events
 from kavka.controller.channel import BrokerChannel
 from kavka.controller.context import ControllerContext
+from kavka.controller.elections import Elected
 from kavka.controller.events import Event, EventQueue
 from kavka.controller.term import ControllerSettings, Term
 from kavka.controller.tree import ControllerMoved
 from kavka.metadata import paths
-from kavka.metadata.paths import BrokerRegistration, ControllerNode, MalformedNode
+from kavka.metadata.cluster import take_producer_ids
+from kavka.metadata.paths import (
+    BrokerRegistration,
+    ControllerNode,
+    MalformedNode,
+    ProducerIdBlock,
+    ReplicaAssignment,
+)
 from kavka.metadata.store import (
     BadVersion,
     Create,
@@ -40,6 +49,8 @@ log = logging.getLogger(__name__)
 
 NO_CONTROLLER = -1
 RETRY_AFTER_S = 1.0
+# How long a broker that hands over waits at most for those who take over to know of it.
+HAND_OVER_S = 5.0
 
 Answer = TypeVar("Answer")
 
@@ -84,7 +95,8 @@ class Controller:
     @property
     def context(self) -> ControllerContext:
         """What the controller knows: nothing while it is not active."""
-        return self._term.context if self._term is not None else self._no_context
+        term = self._term or self._beginning
+        return term.context if term is not None else self._no_context
 
     def start(self) -> None:
         """The broker is signed in: stand for election, and work from then on. Again after a session was lost."""
@@ -139,6 +151,55 @@ class Controller:
     async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
         return await self._call("AlterPartition", lambda term: term.isr.alter(request, version))
 
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
+        """Hand over what a broker leads; returns what it has to go on leading."""
+
+        async def work(term: Term) -> tuple[list[TopicPartition], list[Awaitable[None]]]:
+            remaining, leaders = await term.shutdowns.hand_over(broker_id, broker_epoch)
+            return remaining, [term.told(leader) for leader in leaders]
+
+        remaining, told = await self._call("ControlledShutdown", work)
+        # The broker that goes on serving until it is answered leaves no gap when the others know that they lead.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*told), HAND_OVER_S)
+        return remaining
+
+    async def elect_leaders(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
+        return await self._call("ElectLeaders", lambda term: term.elections.elect(kind, partitions))
+
+    async def alter_reassignments(
+        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool
+    ) -> dict[TopicPartition, KafkaError | None]:
+        return await self._call(
+            "AlterPartitionReassignments", lambda term: term.reassignments.request(asked, same_factor=same_factor)
+        )
+
+    async def list_reassignments(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, ReplicaAssignment]:
+        async def work(term: Term) -> dict[TopicPartition, ReplicaAssignment]:
+            return term.reassignments.under_way(partitions)
+
+        return await self._call("ListPartitionReassignments", work)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        """A block of producer ids that nobody else gets."""
+
+        async def work(term: Term) -> ProducerIdBlock:
+            epoch = term.context.broker_epochs.get(broker_id)
+            if epoch is None:
+                raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not signed in.")
+            if epoch != broker_epoch:
+                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has signed in again since.")
+            return await take_producer_ids(self._store, broker_id)
+
+        return await self._call("AllocateProducerIds", work)
+
+    def unclean_election_enabled(self, topic: str | None = None) -> None:
+        """The settings of a topic, or (None) of all brokers, may allow now to lose records rather than availability."""
+        if self._term is not None:
+            self._queue.put(events.UncleanEnabled(topic))
+
     async def _call(self, name: str, work: Callable[[Term], Awaitable[Answer]]) -> Answer:
         """Have it done as an event. NOT_CONTROLLER when this broker is not, or not any more when its turn comes."""
         if self._term is None:
@@ -190,14 +251,24 @@ class Controller:
                 await term.brokers.modified(broker_id)
             case events.TopicChange():
                 await term.topics.changed()
-            case events.TopicModification(topic):
-                await term.topics.modified(topic)
+            case events.TopicModification():
+                await term.topics.modified()
             case events.TopicDeletion():
                 await term.topics.marked()
             case events.LogDirFailure():
                 await term.brokers.log_dirs_failed()
             case events.IsrNotification():
                 await term.isr.notified()
+            case events.IsrChanged():
+                await term.reassignments.isr_changed(event.partitions if event.term is term else ())
+            case events.PreferredElection():
+                await term.elections.asked_by_node()
+            case events.ReassignmentNode():
+                await term.reassignments.asked_by_node()
+            case events.AutoRebalance():
+                await term.elections.rebalance()
+            case events.UncleanEnabled(topic):
+                await term.elections.unclean_enabled(topic)
             case events.LeaderAndIsrAnswered():
                 await term.brokers.leader_and_isr_answered(event)
             case events.StopReplicaAnswered():

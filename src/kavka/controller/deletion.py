@@ -4,8 +4,9 @@
     being deleted    its partitions are gone for clients; brokers were told to stop its replicas and delete their files
     deleted          every replica's broker said it did: the topic's nodes are removed, the mark last
 
-A broker that is dead, or a disk that has failed, holds the deletion up: the topic is *not deletable now*, and tried
-again when the broker or the disk is back. A new controller begins again from the mark; deleting twice does no harm.
+A broker that is dead, a disk that has failed, or a move of its partitions holds the deletion up: the topic is *not
+deletable now*, and tried again when the broker or the disk is back, or the move is done. A new controller begins again
+from the mark; deleting twice does no harm.
 """
 
 from __future__ import annotations
@@ -40,10 +41,6 @@ class TopicDeletions:
         self._tell_metadata = tell_metadata
         self._on_deleted = on_deleted
 
-    async def begin(self, topics: Iterable[str]) -> None:
-        self._context.topics_to_delete.update(topics)
-        await self.resume()
-
     async def replicas_deleted(self, replicas: Iterable[Replica]) -> None:
         """Their broker says that their files are gone."""
         started = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_STARTED]
@@ -62,9 +59,13 @@ class TopicDeletions:
 
     async def replicas_back(self, replicas: Iterable[Replica]) -> None:
         """They can be reached again: what waited for them goes on."""
-        topics = {r.partition.topic for r in replicas} & self._context.topics_to_delete
-        self._context.topics_not_deletable_now -= topics
-        if topics:
+        await self.resume_for({r.partition.topic for r in replicas})
+
+    async def resume_for(self, topics: set[str]) -> None:
+        """What held them up may be over."""
+        going = topics & self._context.topics_to_delete
+        self._context.topics_not_deletable_now -= going
+        if going:
             await self.resume()
 
     async def resume(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kavka.common.types import TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 
@@ -50,9 +51,7 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicModification:
-    """A topic's node was changed: partitions were added."""
-
-    topic: str
+    """Nodes of topics were changed: partitions were added. Which ones, the term has noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,14 @@ class RetryFailedDisks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class IsrChanged:
+    """A leader had its ISR changed, and was answered: moves that waited for it may go on."""
+
+    term: Term
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LeaderAndIsrAnswered:
     term: Term
     broker_id: int
@@ -137,6 +144,7 @@ Event = (
     | AutoRebalance
     | UncleanEnabled
     | RetryFailedDisks
+    | IsrChanged
     | LeaderAndIsrAnswered
     | StopReplicaAnswered
     | Call

@@ -140,6 +140,7 @@ class IsrChanges:
             else:
                 _fill(partition, leadership)
         self._term.tell_metadata_to_all(written)
+        self._term.put(events.IsrChanged(self._term, tuple(written)))
 
     # ---- from brokers that write the state nodes themselves
 
@@ -158,6 +159,7 @@ class IsrChanges:
         if known:
             await tree.refresh_states(known)
             term.tell_metadata_to_all(known)
+            await term.reassignments.isr_changed(known)
         await tree.delete_all(nodes)
 
 

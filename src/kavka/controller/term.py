@@ -21,12 +21,15 @@ from kavka.controller.brokers import Brokers
 from kavka.controller.channel import BrokerChannel, BrokerSender, ControlRequest, ControlResponse
 from kavka.controller.context import ControllerContext, Replica
 from kavka.controller.deletion import TopicDeletions
+from kavka.controller.elections import FIRST_CHECK_S, LeaderElections
 from kavka.controller.events import Event
 from kavka.controller.isr import IsrChanges
 from kavka.controller.machines import StateMachines
 from kavka.controller.partition_states import PartitionState
+from kavka.controller.reassignment import Reassignments
 from kavka.controller.replica_states import ReplicaState
 from kavka.controller.requests import RequestBatch
+from kavka.controller.shutdown import ControlledShutdowns
 from kavka.controller.topic_changes import TopicChanges
 from kavka.controller.tree import FencedTree
 from kavka.metadata import paths
@@ -71,11 +74,14 @@ class Term:
         self.brokers = Brokers(self)
         self.topics = TopicChanges(self)
         self.isr = IsrChanges(self)
+        self.elections = LeaderElections(self)
+        self.reassignments = Reassignments(self)
+        self.shutdowns = ControlledShutdowns(self)
         self._channel_to = channel_to
         self._on_told = on_told
         self._senders: dict[int, BrokerSender] = {}
         self._timers: dict[Event, asyncio.TimerHandle] = {}
-        self._watches: dict[Event, Watch] = {}
+        self._watches: dict[Event | str, Watch] = {}
         self.is_over = False
 
     async def begin(self) -> None:
@@ -98,9 +104,14 @@ class Term:
         # Of what has changed, every replica's broker was told just now.
         untold = [r for r in online if context.leaderships.get(r.partition) is found.get(r.partition)]
         await self.machines.replicas_to(untold, ReplicaState.ONLINE)
+        await self.isr.notified()
+        await self.reassignments.asked_by_node()
+        await self.reassignments.resume()
+        self.topics.hold_up_deletions()
         await self.deletions.resume()
         await self.brokers.log_dirs_failed()
-        await self.isr.notified()
+        await self.elections.asked_by_node()
+        self.later(FIRST_CHECK_S, events.AutoRebalance())
 
     def _first_states(self) -> tuple[list[Replica], list[Replica]]:
         """What the tree says of each partition and replica; returns the replicas that can be told, and the others."""
@@ -130,7 +141,14 @@ class Term:
 
     def watch(self, event: Event) -> Watch:
         """A watch that puts `event`; the same one for the same event, so that a node never has it twice."""
-        watch = self._watches.get(event)
+        return self._watch(event, lambda term: term.put(event))
+
+    def watch_topic(self, name: str) -> Watch:
+        """One on a topic's node. When very many fire at once, as after a reconnect, they become one event."""
+        return self._watch(name, lambda term: term.topics.note_modified(name))
+
+    def _watch(self, key: Event | str, on_fire: Callable[[Term], Any]) -> Watch:
+        watch = self._watches.get(key)
         if watch is None:
             # A watch may stay in the store for long: it must not keep a term that is over.
             term = weakref.ref(self)
@@ -138,13 +156,13 @@ class Term:
             def fired(_: WatchEvent) -> None:
                 alive = term()
                 if alive is not None and not alive.is_over:
-                    alive.put(event)
+                    on_fire(alive)
 
-            watch = self._watches[event] = fired
+            watch = self._watches[key] = fired
         return watch
 
     def _topic_deleted(self, topic: str) -> None:
-        self._watches.pop(events.TopicModification(topic), None)
+        self._watches.pop(topic, None)
 
     def later(self, delay_s: float, event: Event) -> None:
         """Put an event after a while, unless it is on its way already or the term ends before."""

@@ -24,6 +24,7 @@ class TopicChanges:
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
+        self._modified: set[str] = set()
 
     async def load(self) -> None:
         """All topics, at the beginning of a term."""
@@ -49,7 +50,7 @@ class TopicChanges:
     async def _nodes(self, names: Iterable[str]) -> dict[str, tuple[TopicNode, Stat]]:
         by_path = {paths.topic(name): name for name in names}
         nodes = await self._term.tree.get_all(
-            list(by_path), lambda path: self._term.watch(events.TopicModification(by_path[path]))
+            list(by_path), lambda path: self._term.watch_topic(by_path[path])
         )
         found: dict[str, tuple[TopicNode, Stat]] = {}
         for name, node in zip(by_path.values(), nodes, strict=True):
@@ -87,19 +88,24 @@ class TopicChanges:
         new = await self._read(sorted(names - context.topics.keys()))
         await self._new_partitions(context.partitions_of(new))
 
-    async def modified(self, name: str) -> None:
+    def note_modified(self, name: str) -> None:
+        if not self._modified:
+            self._term.put(events.TopicModification())
+        self._modified.add(name)
+
+    async def modified(self) -> None:
         """Partitions were added. Replicas that differ are not taken from here: only the controller moves them."""
-        found = (await self._nodes([name])).get(name)
-        topic = self._context.topics.get(name)
-        if found is None or name in self._context.topics_to_delete:
-            return
-        if topic is None:
-            await self.changed()
-            return
-        node, _ = found
-        added = {p: assignment for p, assignment in node.partitions.items() if p not in topic.partitions}
-        topic.partitions.update(added)
-        await self._new_partitions([TopicPartition(name, p) for p in added])
+        names, self._modified = self._modified, set()
+        added: list[TopicPartition] = []
+        for name, (node, _) in (await self._nodes(sorted(names))).items():
+            topic = self._context.topics.get(name)
+            if topic is None:
+                self._term.put(events.TopicChange())
+            elif name not in self._context.topics_to_delete:
+                new = {p: assignment for p, assignment in node.partitions.items() if p not in topic.partitions}
+                topic.partitions.update(new)
+                added += (TopicPartition(name, p) for p in new)
+        await self._new_partitions(added)
 
     async def _new_partitions(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
@@ -124,7 +130,11 @@ class TopicChanges:
         return known
 
     async def marked(self) -> None:
-        marked = await self._marked()
+        self._context.topics_to_delete.update(await self._marked())
+        self.hold_up_deletions()
+        await self._term.deletions.resume()
+
+    def hold_up_deletions(self) -> None:
+        """While partitions of a topic are being moved it stays."""
         moving = {tp.topic for tp in self._context.reassigning}
-        self._context.topics_not_deletable_now.update(moving & set(marked))
-        await self._term.deletions.begin(marked)
+        self._context.topics_not_deletable_now |= moving & self._context.topics_to_delete

@@ -79,6 +79,20 @@ async def announce_log_dir_failure(store: MetadataStore, broker_id: int) -> None
             await asyncio.sleep(RETRY_S)
 
 
+async def take_producer_ids(store: MetadataStore, broker_id: int) -> ProducerIdBlock:
+    """The next block of producer ids, which is this broker's from now on."""
+    while True:
+        data, stat = await store.get(paths.PRODUCER_ID_BLOCK)
+        latest = ProducerIdBlock.decode(data)
+        first = latest.last + 1 if latest is not None else 0
+        if first > MAX_PRODUCER_ID - PRODUCER_IDS_PER_BLOCK:
+            raise OverflowError("all producer ids of this cluster are used up")
+        block = ProducerIdBlock(broker_id, first, first + PRODUCER_IDS_PER_BLOCK - 1)
+        with contextlib.suppress(BadVersion):
+            await store.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
+            return block
+
+
 class ProducerIds:
     """Gives out producer ids, each once in the life of the cluster.
 
@@ -103,16 +117,5 @@ class ProducerIds:
                     await self._take_block()
 
     async def _take_block(self) -> None:
-        while True:
-            data, stat = await self._store.get(paths.PRODUCER_ID_BLOCK)
-            latest = ProducerIdBlock.decode(data)
-            first = latest.last + 1 if latest is not None else 0
-            if first > MAX_PRODUCER_ID - PRODUCER_IDS_PER_BLOCK:
-                raise OverflowError("all producer ids of this cluster are used up")
-            block = ProducerIdBlock(self._broker_id, first, first + PRODUCER_IDS_PER_BLOCK - 1)
-            try:
-                await self._store.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
-            except BadVersion:
-                continue
-            self._next, self._last = block.first, block.last
-            return
+        block = await take_producer_ids(self._store, self._broker_id)
+        self._next, self._last = block.first, block.last

@@ -1,0 +1,16 @@
+"""AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids that nobody else gets."""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+
+@handles(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0))
+async def handle(ctx: RequestContext, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+    block = await ctx.broker.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
+    return AllocateProducerIdsResponse(
+        producer_id_start=block.first, producer_id_len=block.last - block.first + 1
+    )

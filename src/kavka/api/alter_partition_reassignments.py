@@ -1,0 +1,37 @@
+"""AlterPartitionReassignments (key 45): move partitions to other brokers, or (null) call a move off.
+
+v1     allow_replication_factor_change; before, it is allowed
+
+The answer says what was begun. A move takes as long as the new brokers need to copy; ListPartitionReassignments tells.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+
+@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))
+async def handle(
+    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    asked = {TopicPartition(t.name, p.partition_index): p.replicas for t in request.topics for p in t.partitions}
+    may_change = request.allow_replication_factor_change if ctx.version >= 1 else True
+    results = await ctx.broker.controller.alter_reassignments(asked, same_factor=not may_change)
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for tp, error in results.items():
+        partition = ReassignablePartitionResponse(partition_index=tp.partition, error_message=None)
+        if error is not None:
+            partition.error_code, partition.error_message = int(error.code), error.message
+        topics.setdefault(tp.topic, ReassignableTopicResponse(name=tp.topic)).partitions.append(partition)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None, allow_replication_factor_change=may_change, responses=list(topics.values())
+    )

@@ -1,0 +1,30 @@
+"""ControlledShutdown (key 7): a broker that is about to stop asks the controller to move what it leads.
+
+v1     the request's header has a client id
+v2     broker_epoch
+v3     flexible
+
+The answer names the partitions that the broker has to go on leading because nobody else can: it may ask again.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+
+UNKNOWN_EPOCH = -1
+
+
+@handles(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3))
+async def handle(ctx: RequestContext, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+    epoch = request.broker_epoch if ctx.version >= 2 else UNKNOWN_EPOCH
+    remaining = await ctx.broker.controller.controlled_shutdown(request.broker_id, epoch)
+    return ControlledShutdownResponse(
+        remaining_partitions=[RemainingPartition(topic_name=t, partition_index=p) for t, p in remaining]
+    )

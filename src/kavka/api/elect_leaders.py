@@ -1,0 +1,71 @@
+"""ElectLeaders (key 43): the preferred replica shall lead; or, where nobody does, any that lives.
+
+v1     election_type (before: preferred); an error of the whole request
+v2     flexible
+
+The answer waits until this broker knows the new leaders, or the request's time is up. Asked for all partitions (null),
+it names those only where an election was needed.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller.elections import PREFERRED, Elected
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+
+def _asked(request: ElectLeadersRequest) -> list[TopicPartition] | None:
+    if request.topic_partitions is None:
+        return None
+    return [TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions]
+
+
+def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
+    # Version 0 has no error but those of the partitions.
+    response = _response(dict.fromkeys(_asked(request) or [], error))
+    if version >= 1:
+        response.error_code = int(error.code)
+    return response
+
+
+@handles(ApiKey.ELECT_LEADERS, versions=(0, 2), on_error=_on_error)
+async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    controller, cache = ctx.broker.controller, ctx.broker.metadata_cache
+    asked = _asked(request)
+    results = await controller.elect_leaders(request.election_type if ctx.version >= 1 else PREFERRED, asked)
+
+    def is_known(tp: TopicPartition, leader: int) -> bool:
+        state = cache.partition_state(*tp)
+        return state is not None and state.leader == leader
+
+    elected = {tp: leader for tp, leader in results.items() if isinstance(leader, int)}
+    if request.timeout_ms > 0:
+        await controller.wait_until(
+            lambda: all(is_known(tp, leader) for tp, leader in elected.items()), request.timeout_ms / 1000
+        )
+    for tp, leader in elected.items():
+        if not is_known(tp, leader):
+            results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} does not lead yet.")
+    if asked is None:
+        needless = ErrorCode.ELECTION_NOT_NEEDED
+        results = {tp: r for tp, r in results.items() if not (isinstance(r, KafkaError) and r.code == needless)}
+    return _response(results)
+
+
+def _response(results: Elected) -> ElectLeadersResponse:
+    topics: dict[str, ReplicaElectionResult] = {}
+    for tp, result in results.items():
+        partition = PartitionResult(partition_id=tp.partition)
+        if isinstance(result, KafkaError):
+            partition.error_code, partition.error_message = int(result.code), result.message
+        topics.setdefault(tp.topic, ReplicaElectionResult(topic=tp.topic)).partition_result.append(partition)
+    return ElectLeadersResponse(replica_election_results=list(topics.values()))

@@ -1,0 +1,34 @@
+"""ListPartitionReassignments (key 46): the moves that are under way, of some partitions or (null) of all."""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.api.registry import handles
+from kavka.common.types import TopicPartition
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
+async def handle(
+    ctx: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    asked = None
+    if request.topics is not None:
+        asked = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for tp, assignment in (await ctx.broker.controller.list_reassignments(asked)).items():
+        topics.setdefault(tp.topic, OngoingTopicReassignment(name=tp.topic)).partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=tp.partition,
+                replicas=list(assignment.replicas),
+                adding_replicas=list(assignment.adding),
+                removing_replicas=list(assignment.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))

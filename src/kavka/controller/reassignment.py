@@ -1,0 +1,303 @@
+"""Partitions that are moved from some brokers to others.
+
+A move is written in the topic's node: `replicas` are all old and new holders, the new ones first, `adding` and
+`removing` say which are which. So it outlives a controller.
+
+    begun        the node says so; all holders are told, the new ones begin to copy
+    copied       all new holders are in the ISR: one of them leads, the old ones are told to stop and delete
+    done         the node names the new holders only
+
+A crash between two of these steps leaves the node as it was, and the next controller does the step again: leaders are
+elected with another epoch, and who was told to delete is told again. Calling a move off is a move back to where it
+began, whose new holders are in the ISR already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller import election, events
+from kavka.controller.context import Replica
+from kavka.controller.partition_states import PartitionState
+from kavka.controller.replica_states import ReplicaState
+from kavka.controller.tree import ATTEMPTS
+from kavka.metadata import paths
+from kavka.metadata.paths import MalformedNode, PartitionStateNode, ReplicaAssignment, TopicNode
+from kavka.metadata.store import Delete, NoNode, Op, SetData, StoreError
+
+if TYPE_CHECKING:
+    from kavka.controller.term import Term
+
+log = logging.getLogger(__name__)
+
+Moves = dict[TopicPartition, ReplicaAssignment]
+
+
+class Reassignments:
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._context = term.context
+
+    # ---- asked for
+
+    async def request(
+        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """AlterPartitionReassignments: begin moves, or call them off where the target is None."""
+        results: dict[TopicPartition, KafkaError | None] = {}
+        moves: Moves = {}
+        for tp, target in asked.items():
+            try:
+                moves[tp] = self._checked(tp, target, same_factor)
+                results[tp] = None
+            except KafkaError as error:
+                results[tp] = error
+        # What is asked for last counts: the node of old tools has no say in these any more.
+        await self._forget_in_node(moves)
+        return results | await self._begin(moves)
+
+    def _checked(self, tp: TopicPartition, target: Sequence[int] | None, same_factor: bool) -> ReplicaAssignment:
+        context = self._context
+        current = context.assignment(tp)
+        if not current.replicas or tp.topic in context.topics_to_delete:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+        if target is None:
+            if not current.is_being_reassigned:
+                raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being moved.")
+            target = current.origin
+        elif not target:
+            raise _invalid("A partition needs at least one replica.")
+        elif len(set(target)) != len(target):
+            raise _invalid(f"A broker is named twice: {list(target)}.")
+        elif any(broker_id < 0 for broker_id in target):
+            raise _invalid(f"A broker's id is not negative: {list(target)}.")
+        wanted = current.moving_to(target)
+        dead = [broker_id for broker_id in wanted.adding if not context.is_live(broker_id)]
+        if dead:
+            raise _invalid(f"Brokers that are not alive cannot be given a replica: {dead}.")
+        if same_factor and len(target) != len(current.origin):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor of {tp} would change from {len(current.origin)} to {len(target)}.",
+            )
+        self._check_no_loss(tp, current, wanted)
+        return wanted
+
+    def _check_no_loss(self, tp: TopicPartition, current: ReplicaAssignment, wanted: ReplicaAssignment) -> None:
+        """Replicas that a new target leaves out are stopped at once; the records must be somewhere else too."""
+        leadership = self._context.leaderships.get(tp)
+        dropped = set(current.replicas) - set(wanted.replicas)
+        if leadership is not None and dropped and set(leadership.state.isr) <= dropped:
+            raise _invalid(f"Only {sorted(leadership.state.isr)} have all records of {tp}, and would be left out.")
+
+    async def asked_by_node(self) -> None:
+        """/admin/reassign_partitions: begin what it names and is not under way; what cannot be is struck out."""
+        term, store = self._term, self._term.tree.store
+        path = paths.REASSIGN_PARTITIONS
+        if await store.exists(path, term.watch(events.ReassignmentNode())) is None:
+            return
+        try:
+            asked = paths.decode_reassignment((await store.get(path))[0])
+        except NoNode:
+            return
+        except (MalformedNode, TypeError) as error:
+            log.error("%s is removed: %s", path, error)
+            await term.tree.delete_all([path])
+            return
+        moves: Moves = {}
+        refused: list[TopicPartition] = []
+        for tp, target in asked.items():
+            try:
+                wanted = self._checked(tp, target, same_factor=False)
+            except KafkaError as error:
+                log.warning("%s is not moved: %s", tp, error.message)
+                refused.append(tp)
+                continue
+            if wanted != self._context.assignment(tp) or tp not in self._context.reassigning:
+                moves[tp] = wanted
+        refused += (tp for tp, error in (await self._begin(moves)).items() if error is not None)
+        await self._forget_in_node(refused)
+
+    async def _forget_in_node(self, partitions: Iterable[TopicPartition]) -> None:
+        """Strike partitions out of /admin/reassign_partitions; the node goes with the last of them."""
+        gone, path = set(partitions), paths.REASSIGN_PARTITIONS
+        if not gone:
+            return
+        try:
+            data, stat = await self._term.tree.store.get(path, self._term.watch(events.ReassignmentNode()))
+            asked = paths.decode_reassignment(data)
+        except (NoNode, MalformedNode, TypeError):
+            return
+        left = {tp: target for tp, target in asked.items() if tp not in gone}
+        if len(left) == len(asked):
+            return
+        op: Op = SetData(path, paths.encode_reassignment(left), stat.version) if left else Delete(path, stat.version)
+        await self._term.tree.write([op])
+
+    def under_way(self, partitions: Iterable[TopicPartition] | None) -> Moves:
+        """ListPartitionReassignments."""
+        moving = self._context.reassigning
+        asked = sorted(moving) if partitions is None else [tp for tp in dict.fromkeys(partitions) if tp in moving]
+        return {tp: self._context.assignment(tp) for tp in asked}
+
+    # ---- carried out
+
+    async def resume(self, condition: Callable[[ReplicaAssignment], bool] = lambda assignment: True) -> None:
+        """Go on with what is under way: a new controller with all, or when brokers come with what waits for them."""
+        moves = {tp: self._context.assignment(tp) for tp in sorted(self._context.reassigning)}
+        await self._begin(
+            {
+                tp: assignment
+                for tp, assignment in moves.items()
+                if tp.topic not in self._context.topics_being_deleted and condition(assignment)
+            }
+        )
+
+    async def isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Whoever was waited for may have caught up."""
+        done = {tp: self._context.assignment(tp) for tp in partitions if tp in self._context.reassigning}
+        await self._complete({tp: assignment for tp, assignment in done.items() if self._is_copied(tp, assignment)})
+
+    async def _begin(self, moves: Moves) -> dict[TopicPartition, KafkaError | None]:
+        context = self._context
+        before = {tp: context.assignment(tp) for tp in moves}
+        written = await self._write_assignments(
+            {tp: assignment for tp, assignment in moves.items() if assignment != before[tp]}
+        )
+        results: dict[TopicPartition, KafkaError | None] = {}
+        unneeded: list[Replica] = []
+        for tp, assignment in moves.items():
+            if assignment != before[tp] and tp not in written:
+                results[tp] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The topic of {tp} could not be written.")
+                continue
+            results[tp] = None
+            context.set_assignment(tp, assignment)
+            context.reassigning.add(tp)
+            unneeded += (Replica(tp, b) for b in before[tp].replicas if b not in assignment.replicas)
+        begun = {tp: assignment for tp, assignment in moves.items() if results[tp] is None}
+        if unneeded:
+            await self._move_leaders({r.partition: begun[r.partition] for r in unneeded})
+            await self._remove(unneeded)
+        copied = {tp: assignment for tp, assignment in begun.items() if self._is_copied(tp, assignment)}
+        await self._start_copying({tp: assignment for tp, assignment in begun.items() if tp not in copied})
+        await self._complete(copied)
+        return results
+
+    def _is_copied(self, tp: TopicPartition, assignment: ReplicaAssignment) -> bool:
+        if not assignment.is_being_reassigned:
+            return True
+        leadership = self._context.leaderships.get(tp)
+        return leadership is not None and set(assignment.target) <= set(leadership.state.isr)
+
+    async def _start_copying(self, moves: Moves) -> None:
+        if not moves:
+            return
+        log.info("Being moved: %s", ", ".join(f"{tp} to {list(a.target)}" for tp, a in moves.items()))
+        await self._tell_with_next_epoch(moves)
+        new = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
+        await self._term.machines.replicas_to(
+            [r for r in new if self._context.replica_state(r) is ReplicaState.NON_EXISTENT], ReplicaState.NEW
+        )
+
+    async def _tell_with_next_epoch(self, moves: Moves) -> None:
+        """The leader stays. Another epoch, so that every holder takes the new list of replicas for newer."""
+        context = self._context
+        changed = await self._term.tree.change_states(
+            moves,
+            lambda tp, state: replace(state, leader_epoch=state.leader_epoch + 1, controller_epoch=context.epoch),
+        )
+        batch = self._term.new_batch()
+        for tp, leadership in changed.items():
+            batch.tell_leadership(context.replicas_of(tp), tp, leadership)
+        batch.send()
+
+    async def _complete(self, moves: Moves) -> None:
+        context, machines = self._context, self._term.machines
+        if not moves:
+            return
+        added = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
+        await machines.replicas_to(
+            [r for r in added if context.replica_state(r) is ReplicaState.NEW], ReplicaState.ONLINE
+        )
+        targets = {tp: ReplicaAssignment(assignment.target) for tp, assignment in moves.items()}
+        for tp, target in targets.items():
+            context.set_assignment(tp, target)
+        led = await self._move_leaders(targets)
+        for tp in targets.keys() - led:
+            # Nobody of the new holders can lead now: it goes on when one of them is back.
+            context.set_assignment(tp, moves[tp])
+        done = {tp: target for tp, target in targets.items() if tp in led}
+        await self._remove([Replica(tp, b) for tp in done for b in moves[tp].removing])
+        written = await self._write_assignments(done)
+        context.reassigning -= written
+        await self._forget_in_node(written)
+        log.info("Moved: %s", ", ".join(map(str, sorted(written))))
+        self._term.tell_metadata_to_all(written)
+        await self._term.deletions.resume_for({tp.topic for tp in written})
+
+    async def _move_leaders(self, targets: Moves) -> set[TopicPartition]:
+        """Have each led by one of its replicas, and tell these of one another; returns those that are."""
+        context = self._context
+        elect: list[TopicPartition] = []
+        stay: Moves = {}
+        for tp, assignment in targets.items():
+            leadership = context.leaderships.get(tp)
+            leader = leadership.state.leader if leadership is not None else None
+            if leader is not None and leader in assignment.replicas and context.is_online(Replica(tp, leader)):
+                stay[tp] = assignment
+            else:
+                elect.append(tp)
+        await self._tell_with_next_epoch(stay)
+        return stay.keys() | await self._term.machines.partitions_to(elect, PartitionState.ONLINE, self._elect)
+
+    def _elect(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
+        context = self._context
+        return election.reassigned(
+            state, context.replicas_of(tp), context.online_brokers(tp), controller_epoch=context.epoch
+        )
+
+    async def _remove(self, replicas: Sequence[Replica]) -> None:
+        """Out of the ISR, stopped, deleted. Nobody waits for the answers: a dead broker must not hold a move up."""
+        known = [r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT]
+        for state in (
+            ReplicaState.OFFLINE,
+            ReplicaState.DELETION_STARTED,
+            ReplicaState.DELETION_SUCCESSFUL,
+            ReplicaState.NON_EXISTENT,
+        ):
+            await self._term.machines.replicas_to(known, state)
+
+    async def _write_assignments(self, moves: Moves) -> set[TopicPartition]:
+        """Put them into the topics' nodes, beside what else these say; returns those that are there."""
+        by_topic: dict[str, Moves] = {}
+        for tp, assignment in moves.items():
+            by_topic.setdefault(tp.topic, {})[tp] = assignment
+        written: set[TopicPartition] = set()
+        for _ in range(ATTEMPTS):
+            names = [name for name, of_topic in by_topic.items() if not written >= of_topic.keys()]
+            if not names:
+                break
+            ops: dict[str, SetData] = {}
+            nodes = await self._term.tree.get_all([paths.topic(name) for name in names])
+            for name, node in zip(names, nodes, strict=True):
+                if node is None:
+                    continue
+                topic = TopicNode.decode(name, node[0])
+                partitions = {**topic.partitions, **{tp.partition: a for tp, a in by_topic[name].items()}}
+                data = TopicNode(self._context.topics[name].topic_id, partitions).encode()
+                ops[name] = SetData(paths.topic(name), data, node[1].version)
+            for name, outcome in zip(ops, await self._term.tree.write(ops.values()), strict=True):
+                if isinstance(outcome, StoreError):
+                    log.warning("The replicas of %s could not be written: %s", name, outcome)
+                else:
+                    written |= by_topic[name].keys()
+        return written
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

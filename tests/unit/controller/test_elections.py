@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller.elections import PREFERRED, UNCLEAN
+from kavka.metadata import paths
+from tests.unit.controller.cluster import Cluster, in_cluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def leader(cluster: Cluster, tp: TopicPartition) -> int:
+    return (await cluster.state(tp)).leader
+
+
+async def bounce(cluster: Cluster, broker_id: int) -> None:
+    await cluster.nodes[broker_id].kill()
+    await cluster.quiet()
+    await cluster.nodes[broker_id].start()
+    await cluster.catch_up()
+
+
+def test_preferred_leaders_lead_again_when_asked_for() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [2, 1]])
+        await bounce(cluster, 1)
+        assert await leader(cluster, T0) == 2
+        results = await cluster.controller.elect_leaders(PREFERRED, [T0, T1, TopicPartition("t", 9)])
+        assert results[T0] == 1
+        assert isinstance(results[T1], KafkaError) and results[T1].code is ErrorCode.ELECTION_NOT_NEEDED
+        unknown = results[TopicPartition("t", 9)]
+        assert isinstance(unknown, KafkaError) and unknown.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        state = await cluster.state(T0)
+        assert state.leader == 1 and set(state.isr) == {1, 2}
+        await cluster.quiet()
+        assert cluster.nodes[1].broker.leads[T0].leader == 1
+
+    in_cluster(body)
+
+
+def test_a_preferred_leader_that_is_away_or_behind_is_not_elected() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        for _ in range(2):
+            result = (await cluster.controller.elect_leaders(PREFERRED, [T0]))[T0]
+            assert isinstance(result, KafkaError) and result.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if not cluster.nodes[1].is_up:
+                await cluster.nodes[1].start()
+                await cluster.quiet()
+        with pytest.raises(KafkaError) as refused:
+            await cluster.controller.elect_leaders(7, [T0])
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+    in_cluster(body)
+
+
+def test_an_unclean_election_is_held_only_where_nobody_leads() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [0, 2]])
+        await cluster.set_isr(T0, [1])
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        assert await leader(cluster, T0) == -1
+        results = await cluster.controller.elect_leaders(UNCLEAN, None)
+        assert results[T0] == 2
+        other = results[T1]
+        assert isinstance(other, KafkaError) and other.code is ErrorCode.ELECTION_NOT_NEEDED
+        state = await cluster.state(T0)
+        assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 1)
+        await cluster.nodes[2].kill()
+        await cluster.quiet()
+        result = (await cluster.controller.elect_leaders(UNCLEAN, [T0]))[T0]
+        assert isinstance(result, KafkaError) and result.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    in_cluster(body)
+
+
+def test_a_topic_that_may_lose_records_from_now_on_finds_a_leader() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await cluster.set_isr(T0, [1])
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        cluster.controller.unclean_election_enabled("t")
+        await cluster.quiet()
+        assert await leader(cluster, T0) == -1
+        cluster.unclean.add("t")
+        cluster.controller.unclean_election_enabled("t")
+        await cluster.quiet()
+        assert await leader(cluster, T0) == 2
+
+    in_cluster(body)
+
+
+def test_the_node_of_old_tools_is_followed_and_removed() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [1, 0]])
+        await bounce(cluster, 1)
+        asked = [T0, TopicPartition("none", 3)]
+        for data in (b"junk", paths.encode_partitions(asked)):
+            await cluster.store.create(paths.PREFERRED_REPLICA_ELECTION, data)
+            await cluster.quiet()
+            assert await cluster.store.exists(paths.PREFERRED_REPLICA_ELECTION) is None
+        assert await leader(cluster, T0) == 1
+        assert await leader(cluster, T1) == 0
+        await cluster.store.create(paths.PREFERRED_REPLICA_ELECTION, paths.encode_partitions([T1]))
+        await cluster.quiet()
+        assert await leader(cluster, T1) == 1
+
+    in_cluster(body)
+
+
+def test_leaders_go_back_by_themselves_where_too_many_are_elsewhere(monkeypatch: Any) -> None:
+    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_S", 0.02)
+    layout = [[1, 2]] * 4 + [[2, 1]] * 4
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", layout)
+        await bounce(cluster, 1)
+        tps = [TopicPartition("t", p) for p in range(8)]
+        assert [await leader(cluster, tp) for tp in tps] == [2] * 8
+        await cluster.until(lambda: all(cluster.controller.context.leaderships[tp].state.leader == 1 for tp in tps[:4]))
+        assert [await leader(cluster, tp) for tp in tps] == [1] * 4 + [2] * 4
+
+    in_cluster(body, imbalance_check_s=lambda: 0.3)
+
+
+def test_leaders_stay_where_rebalancing_is_off_or_the_imbalance_is_small(monkeypatch: Any) -> None:
+    monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_S", 0.02)
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await bounce(cluster, 1)
+        await asyncio.sleep(0.15)
+        assert await leader(cluster, T0) == 2
+
+    in_cluster(body, imbalance_check_s=lambda: 0.03, auto_rebalance=lambda: False)
+    in_cluster(body, imbalance_check_s=lambda: 0.03, imbalance_percent=lambda: 100.0)
