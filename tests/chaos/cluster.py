@@ -8,14 +8,20 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 
 from tests.chaos.network import ZOOKEEPER, Network
 from tests.support.apache import LAST_WITH_ZOOKEEPER, ApacheKafka
@@ -68,8 +74,10 @@ class Cluster:
             for number in BROKERS:
                 self.brokers[number] = self._broker(number, apache, small_disks, overrides)
             for number in BROKERS:
-                self.start(number)
-            self._zk = KazooClient(self.zookeeper.connect, timeout=60)
+                self.brokers[number].launch()
+            for number in BROKERS:
+                self.brokers[number].wait_until_ready(120)
+            self._zk = KazooClient(self.zookeeper.connect, timeout=SESSION_MS / 1000)
             self._zk.start(30)
         except BaseException:
             self.close()
@@ -148,20 +156,27 @@ class Cluster:
         return [topic for topic in (TOPIC, OFFSETS_TOPIC) if self.partitions(topic)]
 
     def registered(self) -> set[int]:
-        try:
-            assert self._zk is not None
-            return {int(name) for name in self._zk.get_children("/brokers/ids")}
-        except KazooException:
-            return set()
+        return {int(name) for name in self._patiently(lambda zk: zk.get_children("/brokers/ids"))}
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        assert self._zk is not None
         try:
-            data, _ = self._zk.get(path)
+            data, _ = self._patiently(lambda zk: zk.get(path))
         except NoNodeError:
             return None
         found: dict[str, Any] = json.loads(data)
         return found
+
+    def _patiently(self, ask: Callable[[KazooClient], Any]) -> Any:
+        """ZooKeeper may be away for a while: that is one of the faults."""
+        assert self._zk is not None
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return ask(self._zk)
+            except (ConnectionLoss, SessionExpiredError, OperationTimeoutError, ConnectionClosedError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def out_of_sync(self) -> list[str]:
         """Partitions with fewer than all replicas in the ISR, or without a leader; as ZooKeeper has it."""

@@ -263,6 +263,7 @@ class Run:
     def last_read(self) -> list[Violation]:
         """All of the topic with Apache's console consumer."""
         with self._quiet():
+            self._wait_same_replicas()
             final = read_with_apache(self.cluster.bootstrap, TOPIC, sum(self._ends().values()))
             return check(self.history, final)
 
