@@ -27,6 +27,7 @@ class Tool(NamedTuple):
 
 
 BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
+CLUSTER = "Clusters and ZooKeeper"
 REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Measuring and verifying", "This command"
 
 TOOLS = (
@@ -37,6 +38,23 @@ TOOLS = (
     Tool(
         "server-stop", BROKER, "stop the brokers that were started from here", "kavka.cli.server",
         main="stop_main", table="STOP_COMMAND",
+    ),
+    Tool("cluster", CLUSTER, "a cluster on this machine: ZooKeeper and brokers", "kavka.cli.cluster"),
+    Tool(
+        "zookeeper-server-start", CLUSTER, "start a ZooKeeper server", "kavka.cli.zookeeper_server",
+        scripts=("zookeeper-server-start",),
+    ),
+    Tool(
+        "zookeeper-server-stop", CLUSTER, "stop the ZooKeeper servers that were started from here",
+        "kavka.cli.zookeeper_server", main="stop_main", table="STOP_COMMAND", scripts=("zookeeper-server-stop",),
+    ),
+    Tool(
+        "zkServer", CLUSTER, "start, stop or ask a ZooKeeper server", "kavka.cli.zookeeper_server",
+        main="zkserver_main", table="ZKSERVER_COMMAND", scripts=("zkServer",),
+    ),
+    Tool(
+        "zookeeper-shell", CLUSTER, "look at what is in a ZooKeeper", "kavka.cli.zookeeper_shell",
+        scripts=("zookeeper-shell",),
     ),
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change the settings of topics, brokers and groups", "kavka.cli.configs"),

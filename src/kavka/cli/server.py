@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kavka import __version__
 from kavka.broker.settings import Listener, Settings, SettingsError
 from kavka.cli import running
+from kavka.cli.daemon import BrokerDaemon
 from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.tool import run
 from kavka.common.config import ConfigError
@@ -191,50 +192,17 @@ def _stop_on_eof() -> None:
 
 def _start_daemon(argv: list[str], settings: Settings) -> int:
     """The same command as a process of its own, with its output in a file. Returns when that is ready or has failed."""
-    import subprocess
-
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
-    rest = [argument for argument in argv if argument not in ("-daemon", "--daemon")]
-    read_end, write_end = os.pipe()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("ab") as file:
-            begin = file.tell()
-            child = subprocess.Popen(
-                [sys.executable, "-m", "kavka.cli.main", "server", *rest, "--ready-fd", str(write_end)],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                pass_fds=(write_end,),
-                start_new_session=True,
-            )
-    except OSError as error:
-        os.close(read_end)
-        return _fail(f"{output}: {error.strerror}")
-    finally:
-        os.close(write_end)
-    listeners = _read_all(read_end)
+    broker = BrokerDaemon([argument for argument in argv if argument not in ("-daemon", "--daemon")], output)
+    listeners = broker.wait_until_ready()
     if not listeners:
-        code = child.wait()
-        lines = output.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
-        print(lines[-1] if lines else f"kavka server: ended with {code}, see {output}", file=sys.stderr)
+        print(broker.why_it_ended(), file=sys.stderr)
         return 1
     print(
-        f"broker {settings.broker_id} runs as process {child.pid} at {', '.join(listeners)}, its output is in {output}"
+        f"broker {settings.broker_id} runs as process {broker.pid} at {', '.join(listeners)}, its output is in {output}"
     )
-    child.returncode = 0  # It lives on; nobody waits for it.
+    broker.let_go()
     return 0
-
-
-def _read_all(descriptor: int) -> list[str]:
-    """Lines until the other end is closed, which it also is when the process dies."""
-    pieces = []
-    try:
-        while piece := os.read(descriptor, 4096):
-            pieces.append(piece)
-    finally:
-        os.close(descriptor)
-    return b"".join(pieces).decode().split()
 
 
 def _explain(error: OSError) -> str:

@@ -9,7 +9,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kavka.cli.tool import ToolError, note
-from kavka.metadata.paths import BROKER_IDS, BrokerRegistration, MalformedNode, broker
+from kavka.metadata.paths import BROKER_IDS, CONTROLLER, BrokerRegistration, ControllerNode, MalformedNode, broker
 
 TIMEOUT_S = 10.0
 
@@ -31,6 +31,20 @@ def brokers_in_zookeeper(tool: str, connect: str) -> str:
     servers = ",".join(found)
     note(tool, f"--zookeeper is an older form: {servers} was found there, the rest is asked of the brokers")
     return servers
+
+
+def controller_in_zookeeper(connect: str, timeout_s: float = 3.0) -> int | None:
+    """The id of the controller; None where there is none, or nobody answers."""
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    client = KazooClient(hosts=connect, timeout=timeout_s)
+    try:
+        client.start(timeout=timeout_s)
+        return ControllerNode.decode(client.get(CONTROLLER)[0]).broker_id
+    except (KazooTimeoutError, KazooException, MalformedNode):
+        return None
+    finally:
+        client.stop()
+        client.close()
 
 
 def _addresses(connect: str) -> list[str]:

@@ -28,7 +28,7 @@ def sleeper():
 
 
 def note(folder, pid: int, **changes):
-    entry = {"pid": pid, "started": running._start_time(pid), "home": running.home(), "broker_id": 0, "log_dirs": []}
+    entry = {"pid": pid, "started": running.start_time(pid), "home": running.home(), "broker_id": 0, "log_dirs": []}
     (folder / f"{pid}.json").write_text(json.dumps(entry | changes))
 
 

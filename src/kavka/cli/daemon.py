@@ -1,0 +1,93 @@
+"""Processes that go on when the command that started them has ended, with their output in a file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kavka.cli.tool import ToolError
+
+
+class Daemon:
+    """A process of its own session, which no terminal's end and no Ctrl-C reaches."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        output: Path,
+        *,
+        pass_fds: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.output = output
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with output.open("ab") as file:
+                self._begin = file.tell()
+                self._child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=pass_fds,
+                    start_new_session=True,
+                    env=None if environment is None else {**os.environ, **environment},
+                )
+        except OSError as error:
+            raise ToolError(f"{error.filename or output}: {error.strerror}") from None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def written(self) -> list[str]:
+        """The lines of its output so far."""
+        return self.output.read_bytes()[self._begin :].decode(errors="replace").strip().splitlines()
+
+    def why_it_ended(self) -> str:
+        code = self._child.wait()
+        lines = self.written()
+        return lines[-1] if lines else f"ended with {code}, see {self.output}"
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+    def let_go(self) -> None:
+        """It lives on; nobody waits for it."""
+        self._child.returncode = 0
+
+
+class BrokerDaemon(Daemon):
+    """`kavka server` with these arguments."""
+
+    def __init__(self, arguments: Sequence[str], output: Path) -> None:
+        self._read_end, write_end = os.pipe()
+        try:
+            super().__init__(
+                [sys.executable, "-m", "kavka.cli.main", "server", *arguments, "--ready-fd", str(write_end)],
+                output,
+                pass_fds=(write_end,),
+            )
+        except BaseException:
+            os.close(self._read_end)
+            raise
+        finally:
+            os.close(write_end)
+
+    def wait_until_ready(self) -> list[str]:
+        """Its listeners, or an empty list when it has ended before it was ready."""
+        pieces = []
+        try:
+            while piece := os.read(self._read_end, 4096):
+                pieces.append(piece)
+        finally:
+            os.close(self._read_end)
+        return b"".join(pieces).decode().split()

@@ -1,0 +1,421 @@
+"""`kavka zookeeper-shell host:port[/path] [command]`: look at, and change, what is in a ZooKeeper.
+
+The commands, their output and their exit codes are those of ZooKeeper's own shell, without a Java to start. With a
+command it is done and the shell ends; without, commands are read from the terminal or the pipe, one a line.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from kazoo import exceptions as errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from kavka.cli.options import Arguments, Command, Option, Positional
+from kavka.cli.output import at_terminal
+from kavka.cli.tool import ToolError, run
+
+CONNECT_TIMEOUT_S = 10.0
+DELETE_BATCH = 1000
+
+COMMAND = Command(
+    "zookeeper-shell",
+    "Look at, and change, what is in a ZooKeeper: ls, get, stat, create, set, delete, deleteall and more (help lists "
+    "them). Without a command it reads them, one a line.",
+    (Option("timeout", "How long to wait for a connection, in ms.", "ms", int, 10_000),),
+    positionals=(
+        Positional("host:port[/path]", "Where the ZooKeeper is.", completes=""),
+        Positional("command", "What to do.", required=False, many=True, completes=""),
+    ),
+    examples=(
+        "kavka zookeeper-shell localhost:2181 ls /brokers/ids",
+        "kavka zookeeper-shell localhost:2181 get -s /controller",
+    ),
+)
+
+
+def main(argv: list[str]) -> int:
+    # What comes after the address belongs to the shell's own command, dashes and all.
+    place = next((index for index, word in enumerate(argv) if _is_address(argv, index)), None)
+    if place is None or "--" in argv[: place + 1]:
+        return run(COMMAND, argv, lambda args: _body(args, args.positionals[1:]))
+    return run(COMMAND, argv[: place + 1], lambda args: _body(args, argv[place + 1 :]))
+
+
+def _is_address(argv: list[str], index: int) -> bool:
+    return not argv[index].startswith("-") and not (index and argv[index - 1].lstrip("-") == "timeout")
+
+
+def _body(args: Arguments, words: list[str]) -> int:
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    hosts = args.positionals[0]
+    print(f"Connecting to {hosts}", flush=True)
+    shell = Shell(hosts, args["timeout"] / 1000)
+    try:
+        if words:
+            return 0 if shell.do(words) else 1
+        return shell.converse()
+    finally:
+        shell.close()
+
+
+class _Usage(Exception):
+    pass
+
+
+class Shell:
+    def __init__(self, hosts: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self.hosts = hosts
+        self._client: Any = None
+        self._timeout_s = timeout_s
+        self._history: list[str] = []
+        self._connect(hosts)
+
+    def _connect(self, hosts: str) -> None:
+        try:
+            client = KazooClient(hosts=hosts, timeout=30.0)
+            with warnings.catch_warnings():
+                # A path in the address that is not there shows itself with the first command.
+                warnings.simplefilter("ignore")
+                client.start(timeout=self._timeout_s)
+        except KazooTimeoutError:
+            raise ToolError(f"no ZooKeeper answers at {hosts}") from None
+        except (errors.KazooException, ValueError) as error:
+            raise ToolError(f"{hosts}: {error}") from None
+        self.close()
+        self._client, self.hosts = client, hosts
+        print("\nWATCHER::\n\nWatchedEvent state:SyncConnected type:None path:null", flush=True)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
+            self._client = None
+
+    # --- the conversation
+
+    def converse(self) -> int:
+        """The exit code is that of the last command, as a script wants it; at a terminal it is 0."""
+        person = sys.stdin.isatty() and at_terminal()
+        if person:
+            import readline
+
+            readline.set_completer_delims(" ")
+            readline.set_completer(self._complete)
+            readline.parse_and_bind("tab: complete")
+            print("Welcome to ZooKeeper! help lists the commands, quit ends.")
+        done = True
+        while True:
+            try:
+                line = input(f"[zk: {self.hosts}(CONNECTED) {len(self._history)}] " if person else "")
+            except EOFError:
+                return 0 if person or done else 1
+            except KeyboardInterrupt:
+                print()
+                return 0
+            if not line.strip():
+                continue
+            self._history.append(line)
+            try:
+                words = _split(line)
+            except ValueError as error:
+                print(f"{error}: {line}", file=sys.stderr)
+                done = False
+                continue
+            if words[0] in ("quit", "close"):
+                return 0 if person or done else 1
+            done = self.do(words)
+            sys.stdout.flush()
+
+    def _complete(self, text: str, state: int) -> str | None:
+        try:
+            if text.startswith("/"):
+                parent, _, start = text.rpartition("/")
+                names = sorted(self._client.get_children(parent or "/"))
+                found = [f"{parent}/{name}" for name in names if name.startswith(start)]
+            else:
+                found = [name for name in sorted(COMMANDS) if name.startswith(text)]
+        except errors.KazooException:
+            return None
+        return found[state] if state < len(found) else None
+
+    def do(self, words: list[str]) -> bool:
+        """Whether it could be done; what went wrong is on standard error."""
+        name, rest = words[0], words[1:]
+        if name not in COMMANDS:
+            print(f"{usage()}\nCommand not found: Command not found {name}", file=sys.stderr)
+            return False
+        synopsis, function = COMMANDS[name]
+        path = next((word for word in rest if word.startswith("/")), "")
+        try:
+            function(self, _Words(rest))
+            return True
+        except _Usage as error:
+            told = str(error)
+            print(f"{told}\n" if told else "", f"{name} {synopsis}".rstrip(), sep="", file=sys.stderr)
+        except errors.KazooException as error:
+            print(_explain(error, path), file=sys.stderr)
+        return False
+
+    # --- the commands
+
+    def ls(self, words: _Words) -> None:
+        flags, (path,) = words.parse(flags="swR", least=1)
+        if "R" in flags:
+            self._list_all(path)
+            return
+        children = sorted(self._client.get_children(path, watch=self._told if "w" in flags else None))
+        print(f"[{', '.join(children)}]")
+        if "s" in flags:
+            self._print_stat(self._client.exists(path))
+
+    def _list_all(self, path: str) -> None:
+        """As ZooKeeper's shell lists: a level after the other."""
+        waiting = deque([path])
+        while waiting:
+            here = waiting.popleft()
+            children = sorted(self._client.get_children(here))
+            print(here)
+            waiting.extend(f"{'' if here == '/' else here}/{child}" for child in children)
+
+    def get(self, words: _Words) -> None:
+        flags, (path,) = words.parse(flags="sw", least=1)
+        data, stat = self._client.get(path, watch=self._told if "w" in flags else None)
+        print("null" if data is None else data.decode("utf-8", "replace"))
+        if "s" in flags:
+            self._print_stat(stat)
+
+    def stat(self, words: _Words) -> None:
+        flags, (path,) = words.parse(flags="w", least=1)
+        stat = self._client.exists(path, watch=self._told if "w" in flags else None)
+        if stat is None:
+            raise errors.NoNodeError
+        self._print_stat(stat)
+
+    def create(self, words: _Words) -> None:
+        flags, values = words.parse(flags="sec", least=1, most=2)
+        data = values[1].encode() if len(values) > 1 else None
+        if data is None:
+            # kazoo's own `create` knows no node without data, which is not the same as one with none in it.
+            made = _create_empty(self._client, values[0], "e" in flags, "s" in flags)
+        else:
+            made = self._client.create(values[0], data, ephemeral="e" in flags, sequence="s" in flags)
+        print(f"Created {made}", file=sys.stderr)
+
+    def set(self, words: _Words) -> None:
+        flags, values = words.parse(flags="s", with_value="v", least=2)
+        stat = self._client.set(values[0], values[1].encode(), int(words.value("v", "-1")))
+        if "s" in flags:
+            self._print_stat(stat)
+
+    def delete(self, words: _Words) -> None:
+        _flags, (path,) = words.parse(with_value="v", least=1)
+        self._client.delete(path, int(words.value("v", "-1")))
+
+    def deleteall(self, words: _Words) -> None:
+        _flags, (path,) = words.parse(with_value="b", least=1)
+        if path == "/":
+            raise _Usage("the root cannot be deleted")
+        if self._client.exists(path) is None:
+            raise errors.NoNodeError
+        self._client.delete(path, recursive=True)
+
+    def get_all_children_number(self, words: _Words) -> None:
+        _flags, (path,) = words.parse(least=1)
+        print(len(self._below(path)))
+
+    def get_ephemerals(self, words: _Words) -> None:
+        """Of this session, as the server's own answer would be."""
+        _flags, values = words.parse(least=0, most=1)
+        mine = self._client.client_id[0]
+        found = []
+        for path in self._below(values[0] if values else "/"):
+            stat = self._client.exists(path)
+            if stat is not None and stat.ephemeralOwner == mine:
+                found.append(path)
+        print(f"[{', '.join(found)}]")
+
+    def _below(self, path: str) -> list[str]:
+        found: list[str] = []
+        for child in sorted(self._client.get_children(path)):
+            full = f"{'' if path == '/' else path}/{child}"
+            found.append(full)
+            found += self._below(full)
+        return found
+
+    def sync(self, words: _Words) -> None:
+        _flags, (path,) = words.parse(least=1)
+        self._client.sync(path)
+        print("Sync is OK")
+
+    def connect(self, words: _Words) -> None:
+        _flags, values = words.parse(least=0, most=1)
+        try:
+            self._connect(values[0] if values else self.hosts)
+        except ToolError as error:
+            raise _Usage(str(error)) from None
+
+    def get_acl(self, words: _Words) -> None:
+        flags, (path,) = words.parse(flags="s", least=1)
+        acls, stat = self._client.get_acls(path)
+        for acl in acls:
+            print(f"'{acl.id.scheme},'{acl.id.id}\n: {_permissions(acl.perms)}")
+        if "s" in flags:
+            self._print_stat(stat)
+
+    def history(self, _words: _Words) -> None:
+        for number, line in list(enumerate(self._history))[-11:]:
+            print(f"{number} - {line}")
+
+    def version(self, _words: _Words) -> None:
+        found = self._client.command(b"srvr").partition("Zookeeper version: ")[2].partition("\n")[0]
+        print(f"ZooKeeper version: {found or 'the server does not tell'}")
+
+    def help(self, _words: _Words) -> None:
+        print(usage())
+
+    def _told(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            kinds = {"CREATED": "NodeCreated", "DELETED": "NodeDeleted", "CHANGED": "NodeDataChanged"}
+            kind = kinds.get(event.type, "NodeChildrenChanged")
+            print(f"\nWATCHER::\n\nWatchedEvent state:SyncConnected type:{kind} path:{event.path}", flush=True)
+
+    def _print_stat(self, stat: Any) -> None:
+        print(f"cZxid = {stat.czxid:#x}")
+        print(f"ctime = {_moment(stat.ctime)}")
+        print(f"mZxid = {stat.mzxid:#x}")
+        print(f"mtime = {_moment(stat.mtime)}")
+        print(f"pZxid = {stat.pzxid:#x}")
+        print(f"cversion = {stat.cversion}")
+        print(f"dataVersion = {stat.version}")
+        print(f"aclVersion = {stat.aversion}")
+        print(f"ephemeralOwner = {stat.ephemeralOwner:#x}")
+        print(f"dataLength = {stat.dataLength}")
+        print(f"numChildren = {stat.numChildren}")
+
+
+class _Words:
+    """What follows the name of a command."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+        self._values: dict[str, str] = {}
+
+    def parse(
+        self, *, flags: str = "", with_value: str = "", least: int, most: int | None = None
+    ) -> tuple[set[str], list[str]]:
+        given: set[str] = set()
+        plain: list[str] = []
+        rest = deque(self._words)
+        while rest:
+            word = rest.popleft()
+            if len(word) == 2 and word[0] == "-" and word[1] in with_value:
+                if not rest or not rest[0].lstrip("-").isdigit():
+                    raise _Usage
+                self._values[word[1]] = rest.popleft()
+            elif len(word) >= 2 and word[0] == "-" and not plain:
+                if not set(word[1:]) <= set(flags):
+                    raise _Usage(f"Unrecognized option: {word}")
+                given |= set(word[1:])
+            else:
+                plain.append(word)
+        if not least <= len(plain) <= (least if most is None else most):
+            raise _Usage
+        if least and not plain[0].startswith("/"):
+            raise _Usage("Path must start with / character")
+        return given, plain
+
+    def value(self, name: str, default: str) -> str:
+        return self._values.get(name, default)
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Shell, _Words], None]]] = {
+    "connect": ("host:port", Shell.connect),
+    "create": ("[-s] [-e] path [data]", Shell.create),
+    "delete": ("[-v version] path", Shell.delete),
+    "deleteall": ("path", Shell.deleteall),
+    "get": ("[-s] [-w] path", Shell.get),
+    "getAcl": ("[-s] path", Shell.get_acl),
+    "getAllChildrenNumber": ("path", Shell.get_all_children_number),
+    "getEphemerals": ("path", Shell.get_ephemerals),
+    "help": ("", Shell.help),
+    "history": ("", Shell.history),
+    "ls": ("[-s] [-w] [-R] path", Shell.ls),
+    "quit": ("", lambda _shell, _words: None),
+    "rmr": ("path", Shell.deleteall),
+    "set": ("[-s] [-v version] path data", Shell.set),
+    "stat": ("[-w] path", Shell.stat),
+    "sync": ("path", Shell.sync),
+    "version": ("", Shell.version),
+}
+
+
+def usage() -> str:
+    lines = ["ZooKeeper -server host:port cmd args"]
+    lines += [f"\t{name} {synopsis}".rstrip() for name, (synopsis, _function) in COMMANDS.items() if name != "rmr"]
+    return "\n".join(lines)
+
+
+def _split(line: str) -> list[str]:
+    """Words; quotes hold some together at the start of a word, and are plain characters inside of one, as in JSON."""
+    words: list[str] = []
+    for piece in line.split():
+        if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
+            words[-1] += " " + piece
+        else:
+            words.append(piece)
+    if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
+        raise ValueError("a quotation has no end")
+    return [shlex.split(word)[0] if word[:1] in ("'", '"') and len(word) > 2 else word for word in words]
+
+
+def _closed(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[0]
+
+
+def _explain(error: Exception, path: str) -> str:
+    """In the words of ZooKeeper's shell."""
+    match error:
+        case errors.NoNodeError():
+            return f"Node does not exist: {path}"
+        case errors.NodeExistsError():
+            return f"Node already exists: {path}"
+        case errors.NotEmptyError():
+            return f"Node not empty: {path}"
+        case errors.BadVersionError():
+            return f"version No is not valid : {path}"
+        case errors.NoChildrenForEphemeralsError():
+            return f"Ephemerals cannot have children: {path}"
+        case errors.NoAuthError():
+            return f"Insufficient permission : {path}"
+        case errors.ConnectionLoss() | errors.SessionExpiredError() | errors.ConnectionClosedError():
+            return "The connection to ZooKeeper is lost"
+    return f"{type(error).__name__.removesuffix('Error')}: {error or path}"
+
+
+def _moment(milliseconds: int) -> str:
+    """As Java prints a date, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
+
+
+def _permissions(bits: int) -> str:
+    return "".join(letter for bit, letter in ((4, "c"), (8, "d"), (1, "r"), (2, "w"), (16, "a")) if bits & bit)
+
+
+def _create_empty(client: Any, path: str, ephemeral: bool, sequence: bool) -> str:
+    from kazoo.protocol.serialization import Create
+    from kazoo.security import OPEN_ACL_UNSAFE
+
+    answer = client.handler.async_result()
+    flags = (1 if ephemeral else 0) | (2 if sequence else 0)
+    client._call(Create(client.chroot + path, None, OPEN_ACL_UNSAFE, flags), answer)
+    return str(client.unchroot(answer.get()))

@@ -1,0 +1,196 @@
+"""ZooKeeper's tools: the server started and stopped by its scripts, and the shell beside ZooKeeper's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import jars
+from tests.support.processes import free_port
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = pytest.mark.java
+
+BIN = Path(__file__).resolve().parents[2] / "bin"
+APACHE_SHELL = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
+
+
+def run(folder: Path, *argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KAVKA_RUN_DIR": str(folder / "run"), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        argv, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def tool(folder: Path, name: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return run(folder, sys.executable, "-m", "kavka.cli.main", name, *args, stdin=stdin)
+
+
+def zoo_cfg(folder: Path, name: str = "zoo.cfg") -> tuple[Path, int]:
+    port = free_port()
+    path = folder / name
+    path.write_text(f"dataDir={folder / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n")
+    return path, port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_script_starts_a_server_in_the_background_and_the_other_stops_it(java_parts: None, tmp_path: Path) -> None:
+    path, port = zoo_cfg(tmp_path)
+    other, _ = zoo_cfg(tmp_path, "other.cfg")
+    started = tool(tmp_path, "zookeeper-server-start.sh", "-daemon", str(path))
+    try:
+        assert started.returncode == 0, started.stderr
+        assert started.stdout.startswith("ZooKeeper runs as process ")
+        assert f"at 127.0.0.1:{port}" in started.stdout
+        assert "binding to port" in (tmp_path / "kavka-logs" / "zookeeper.out").read_text()
+        again = tool(tmp_path, "zookeeper-server-start", "-daemon", str(path))
+        assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+        assert "serves at 127.0.0.1" in again.stderr
+        untouched = tool(tmp_path, "zookeeper-server-stop", str(other))
+        assert untouched.returncode == 1 and listens(port)
+    finally:
+        stopped = tool(tmp_path, "zookeeper-server-stop.sh")
+    assert (stopped.returncode, stopped.stdout[:17]) == (0, "stopped ZooKeeper")
+    assert not listens(port)
+    nothing = tool(tmp_path, "zookeeper-server-stop")
+    assert (nothing.returncode, nothing.stderr) == (1, "kavka zookeeper-server-stop: no ZooKeeper server to stop\n")
+
+
+def test_zkserver_starts_stops_and_tells_the_status_as_zookeepers_own_script(java_parts: None, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    path, port = zoo_cfg(tmp_path, "conf/zoo.cfg")
+    down = tool(tmp_path, "zkServer.sh", "status")
+    assert down.returncode == 1 and "probably not running" in down.stdout
+    try:
+        started = tool(tmp_path, "zkServer.sh", "start")
+        assert started.stdout == "Starting zookeeper ... STARTED\n", started.stderr
+        assert started.stderr == f"Using config: {path}\n"
+        twice = tool(tmp_path, "zkServer.sh", "start")
+        assert twice.returncode == 1 and "already running as process" in twice.stdout
+        status = tool(tmp_path, "zkServer.sh", "status")
+        assert status.returncode == 0
+        assert status.stdout.splitlines() == [
+            f"Client port found: {port}. Client address: 127.0.0.1. Client SSL: false.",
+            "Mode: standalone",
+        ]
+    finally:
+        stopped = tool(tmp_path, "zkServer.sh", "stop")
+    assert stopped.stdout == "Stopping zookeeper ... STOPPED\n"
+    assert tool(tmp_path, "zkServer.sh", "stop").returncode == 1
+    version = tool(tmp_path, "zkServer.sh", "version")
+    assert version.stdout.startswith("Apache ZooKeeper, version 3.")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "No such file or directory"),
+        ("clientPort=2181\n", "dataDir is missing"),
+        ("dataDir=/tmp/x\nclientPort=many\n", "clientPort=many is not a port"),
+    ],
+)
+def test_a_file_that_is_no_use_is_one_line(tmp_path: Path, text: str | None, complaint: str) -> None:
+    path = tmp_path / "zoo.cfg"
+    if text is not None:
+        path.write_text(text)
+    refused = tool(tmp_path, "zookeeper-server-start", str(path))
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1 and complaint in refused.stderr
+
+
+def test_without_jars_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = zoo_cfg(tmp_path)
+    monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
+    refused = tool(tmp_path, "zookeeper-server-start", str(path))
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1 and "ZOOKEEPER_HOME" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def zookeeper(java_parts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+SCRIPT = """\
+create {0} hello
+create {0}
+create -e {0}/e eph
+create -s {0}/n- x
+create {0}/b
+get {0}/b
+get {0}
+get -s {0}
+ls -s {0}
+ls -R {0}
+set {0} "two words"
+get {0}
+set -s {0} three
+set -v 9 {0} x
+stat {0}
+stat {0}/missing
+delete {0}
+delete {0}/missing
+delete -v 4 {0}/b
+getAllChildrenNumber {0}
+getEphemerals {0}
+getAcl {0}
+set {0}/b {{"version":1,"x":[1,2]}}
+get {0}/b
+create {0}/c/d x
+create {0}/e/x y
+sync {0}
+deleteall {0}
+get {0}
+"""
+
+
+def cleaned(text: str) -> list[str]:
+    """Times and transaction numbers differ from run to run, and a node's name tells whose run it was."""
+    lines = []
+    for line in text.splitlines():
+        name, equals, _value = line.partition(" = ")
+        varies = equals and name in ("cZxid", "ctime", "mZxid", "mtime", "pZxid", "ephemeralOwner")
+        lines.append(name if varies else line)
+    return [line for line in lines if line and not line.startswith(("Connecting", "Welcome", "JLine", "WATCHER"))]
+
+
+def test_the_shell_answers_a_script_as_zookeepers_own_shell_does(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    apache = run(
+        tmp_path, jars.java(), "-XX:TieredStopAtLevel=1", "-cp", jars.class_path("server-3.9.1"), APACHE_SHELL,
+        "-server", zookeeper.connect, stdin=SCRIPT.format("/apache"),
+    )  # fmt: skip
+    ours = tool(tmp_path, "zookeeper-shell", zookeeper.connect, stdin=SCRIPT.format("/kavka-"))
+    expected = [line for line in cleaned(apache.stdout) if "state:Closed" not in line]
+    assert cleaned(ours.stdout.replace("/kavka-", "/apache")) == expected
+    problems = [line for line in apache.stderr.splitlines() if not line.startswith("log4j")]
+    assert ours.stderr.replace("/kavka-", "/apache").splitlines() == problems
+
+
+def test_one_command_is_done_and_its_failure_is_the_exit_code(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    listed = tool(tmp_path, "zookeeper-shell.sh", zookeeper.connect, "ls", "-R", "/zookeeper")
+    assert (listed.returncode, listed.stdout.splitlines()[-3:]) == (
+        0,
+        ["/zookeeper", "/zookeeper/config", "/zookeeper/quota"],
+    )
+    missing = tool(tmp_path, "zookeeper-shell", f"{zookeeper.connect}/nowhere", "get", "/x")
+    assert (missing.returncode, missing.stderr) == (1, "Node does not exist: /x\n")
+    unknown = tool(tmp_path, "zookeeper-shell", zookeeper.connect, "nonsense")
+    assert unknown.returncode == 1 and unknown.stderr.endswith("Command not found: Command not found nonsense\n")
+    wrong = tool(tmp_path, "zookeeper-shell", zookeeper.connect, "set", "/x")
+    assert (wrong.returncode, wrong.stderr) == (1, "set [-s] [-v version] path data\n")
+
+
+def test_the_shell_says_when_nobody_answers(tmp_path: Path) -> None:
+    nobody = tool(tmp_path, "zookeeper-shell", "--timeout", "500", "127.0.0.1:1", "ls", "/")
+    assert (nobody.returncode, nobody.stderr) == (1, "kavka zookeeper-shell: no ZooKeeper answers at 127.0.0.1:1\n")
