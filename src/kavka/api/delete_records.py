@@ -1,9 +1,13 @@
 """DeleteRecords (key 21): move the beginning of partitions up to an offset. v2 is flexible.
 
-Segments that are wholly before the new beginning go with the next round of retention.
+Segments that are wholly before the new beginning go with the next round of retention. The answer waits until the
+replicas that live have moved theirs too.
 """
 
 from __future__ import annotations
+
+import asyncio
+from typing import Any
 
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
@@ -17,6 +21,8 @@ from kavka.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from kavka.replication.partition import Partition
+from kavka.replication.waiting import DeletionWaiter
 
 NO_WATERMARK = -1
 
@@ -39,14 +45,19 @@ def _on_error(request: DeleteRecordsRequest, version: int, error: KafkaError) ->
 
 
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2), on_error=_on_error)
-def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | asyncio.Future[Any]:
     response = DeleteRecordsResponse()
+    waiter: DeletionWaiter | None = None
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
             answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
             try:
-                answer.low_watermark = _delete(ctx, topic.name, asked)
+                partition, start = _delete(ctx, topic.name, asked)
+                answer.low_watermark = partition.low_watermark
+                if answer.low_watermark < start:
+                    waiter = waiter or DeletionWaiter(response)
+                    waiter.add(partition, start, answer)
             except KafkaError as error:
                 answer.error_code = int(error.code)
             except OSError as error:
@@ -54,10 +65,10 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
                 answer.error_code = int(failure.code)
             answers.append(answer)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
-    return response
+    return response if waiter is None else waiter.start(request.timeout_ms)
 
 
-def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> int:
+def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> tuple[Partition, int]:
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
     partition = ctx.broker.replica_manager.leader(topic, asked.partition_index)
@@ -68,4 +79,6 @@ def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> i
     start = log.delete_records_before(asked.offset)
     for waiting in list(partition.fetch_waiters):
         waiting.check()
-    return start
+    for fetch in list(partition.follower_waiters):
+        fetch.abandon()  # so that it hears of it now
+    return partition, start

@@ -9,6 +9,9 @@ v7     -3: the record with the largest timestamp; v8 -4: the earliest on this di
 v10    timeout_ms; v11 -6: the earliest not yet in tiered storage
 
 There is no tiered storage here, so -4 is the same as -2, and -5 and -6 find nothing.
+
+A new leader may know a smaller high watermark than its predecessor told: until it has caught up with where its epoch
+began, clients are asked to come back (OFFSET_NOT_AVAILABLE) rather than shown an end that was further on before.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+NEVER_FOUND = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+KNOWS_NOT_AVAILABLE = 5
 CONSUMER = -1
 NOT_FOUND = -1
 
@@ -99,6 +104,14 @@ def _answer(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     end = partition.read_limit(request.isolation_level) if from_consumer else log.end_offset
     answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end)
+    if (
+        from_consumer
+        and partition.epoch_start > log.high_watermark
+        and (asked.timestamp == LATEST or (answer.offset == NOT_FOUND and asked.timestamp not in NEVER_FOUND))
+    ):
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE if ctx.version >= KNOWS_NOT_AVAILABLE else ErrorCode.LEADER_NOT_AVAILABLE
+        )
     if ctx.version >= 4:
         answer.leader_epoch = leader_epoch
 
@@ -109,7 +122,7 @@ def _find(partition: Partition, log: Log, timestamp: int, end: int) -> tuple[int
         return NO_TIMESTAMP, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return NO_TIMESTAMP, log.start_offset, log.epoch_at(log.start_offset)
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    if timestamp in NEVER_FOUND:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
     found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:

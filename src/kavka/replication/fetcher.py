@@ -400,10 +400,21 @@ class ReplicaFetcher:
                 )
             follower.append(partition, self._log_manager, records)
             self._changed[one] = None
+            if the_log.unflushed_messages >= the_log.config.flush_messages or the_log.config.flush_before_visible:
+                self._flush(one)
         follower.take_marks(partition, data.high_watermark, data.log_start_offset)
         one.lag = max(0, data.high_watermark - the_log.end_offset)
-        if the_log.start_offset != one.asked_start:
+        if the_log.start_offset != one.asked_start and not one.resting:
             self._changed[one] = None
+
+    def _flush(self, one: Following) -> None:
+        """To ask for more is to say that all before is safe here; so first it is flushed, where that is asked for."""
+        self._leave_out(one)
+        one.resting = True
+        partition = one.partition
+        assert partition.log is not None
+        partition.produce_waiters.add(_Flushing(self, one, partition.log.end_offset))
+        partition.advance()
 
     def _failed_to_take(self, one: Following, error: Exception) -> None:
         tp = one.partition.topic_partition
@@ -504,6 +515,26 @@ class _Asked:
         fetcher._asked = None
         if fetcher._connection is self._connection:
             fetcher._lost(error)
+
+
+class _Flushing:
+    """Waits, as an append does, for what was copied to be on disk."""
+
+    __slots__ = ("_end", "_fetcher", "_one")
+
+    def __init__(self, fetcher: ReplicaFetcher, one: Following, end: int) -> None:
+        self._fetcher = fetcher
+        self._one = one
+        self._end = end
+
+    def check(self, partition: Partition) -> None:
+        the_log = partition.log
+        if the_log is not None and the_log.flushed_offset >= min(self._end, the_log.end_offset):
+            partition.produce_waiters.discard(self)
+            self._fetcher._go_on_with(self._one)
+
+    def fail(self, partition: Partition, code: ErrorCode) -> None:
+        partition.produce_waiters.discard(self)
 
 
 def _code(number: int) -> ErrorCode:

@@ -73,14 +73,14 @@ def append(partition: Partition, log_manager: LogManager, records: Any) -> None:
     the_log = partition.log
     assert the_log is not None
     try:
-        the_log.append_as_follower(records)
+        the_log.append_as_follower(records, partition.leader_epoch)
     except UnexpectedOffset as unexpected:
         end = the_log.end_offset
         if not (end == the_log.start_offset and unexpected.first_offset < end <= unexpected.last_offset):
             raise
         # The leader's log begins in the middle of this batch (records were deleted up to there): so does ours, then.
         log_manager.truncate_fully_and_start_at(partition.topic_partition, unexpected.first_offset)
-        the_log.append_as_follower(records)
+        the_log.append_as_follower(records, partition.leader_epoch)
         the_log.advance_start_offset(end)
 
 

@@ -323,9 +323,23 @@ class Partition:
             )
         return found
 
+    @property
+    def low_watermark(self) -> int:
+        """What all replicas that live have deleted up to."""
+        log = self.log
+        assert log is not None
+        alive = self._shared.alive()
+        lowest = log.start_offset
+        for one in self.followers.values():
+            if one.start_offset < lowest and one.broker_id in alive:
+                lowest = one.start_offset
+        return max(lowest, 0)
+
     def note_fetch(self, follower: FollowerState, offset: int, start_offset: int, now: float, epoch: int) -> None:
         """A follower asks from `offset` on: it has all before. Moves the high watermark, and may bring it into the
         ISR."""
+        if 0 <= epoch < follower.broker_epoch:
+            return  # it was on the way since before that broker started again
         log = self.log
         assert log is not None
         before = follower.end_offset

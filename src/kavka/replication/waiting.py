@@ -99,6 +99,74 @@ class ProduceWaiter:
             self.future.set_result(self.response)
 
 
+class DeletionWaiter:
+    """Completes with the response when all replicas of every partition have deleted what was asked for."""
+
+    __slots__ = ("_left", "_timer", "future", "response")
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._left: dict[Partition, list[tuple[int, Any]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, partition: Partition, offset: int, answer: Any) -> None:
+        """Wait until the low watermark of `partition` is at `offset`; `answer` is its part of the response."""
+        self._left.setdefault(partition, []).append((offset, answer))
+        partition.produce_waiters.add(self)
+
+    def start(self, timeout_ms: int) -> asyncio.Future[Any]:
+        self._timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, self._expire)
+        self.future.add_done_callback(self._on_done)
+        return self.future
+
+    def check(self, partition: Partition) -> None:
+        reached = partition.low_watermark if partition.log is not None else -1
+        wanted = self._left.get(partition)
+        if wanted is not None and all(reached >= offset for offset, _ in wanted):
+            for _, answer in wanted:
+                answer.low_watermark = reached
+            self._finish(partition)
+
+    def fail(self, partition: Partition, code: ErrorCode) -> None:
+        wanted = self._left.get(partition)
+        if wanted is not None:
+            for _, answer in wanted:
+                answer.error_code = int(code)
+                answer.low_watermark = -1
+            self._finish(partition)
+
+    def _finish(self, partition: Partition) -> None:
+        del self._left[partition]
+        partition.produce_waiters.discard(self)
+        if not self._left:
+            self._complete()
+
+    def _expire(self) -> None:
+        for wanted in self._left.values():
+            for _, answer in wanted:
+                answer.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+        self._detach()
+        self._complete()
+
+    def _on_done(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._left:
+            partition.produce_waiters.discard(self)
+        self._left.clear()
+
+    def _complete(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.future.done():
+            self.future.set_result(self.response)
+
+
 def _set_error(answer: Any, code: ErrorCode) -> None:
     answer.error_code = int(code)
     answer.base_offset = -1

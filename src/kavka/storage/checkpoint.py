@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 
 from kavka.common.types import TopicPartition
 from kavka.storage.files import atomic_write
@@ -68,10 +69,11 @@ def decode_offsets(data: bytes, name: str) -> dict[TopicPartition, int]:
 class OffsetCheckpoint:
     """One checkpoint file. It holds no state: who reads and writes it is up to the owner of the directory."""
 
-    __slots__ = ("path",)
+    __slots__ = ("_writing", "path")
 
     def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
         self.path = Path(directory, name)
+        self._writing = Lock()
 
     def read(self) -> dict[TopicPartition, int]:
         """CheckpointError when the file is corrupt, OSError when it cannot be read; no file is a file of no entries."""
@@ -83,4 +85,5 @@ class OffsetCheckpoint:
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Blocks for two fsyncs: runs in a worker thread, with a mapping that nobody changes meanwhile."""
-        atomic_write(self.path, encode_offsets(offsets))
+        with self._writing:
+            atomic_write(self.path, encode_offsets(offsets))

@@ -262,14 +262,17 @@ class LogAppending(LogState):
             duplicate=True,
         )
 
-    def append_as_follower(self, records: memoryview | bytes | bytearray) -> AppendInfo:
+    def append_as_follower(
+        self, records: memoryview | bytes | bytearray, leader_epoch: int | None = None
+    ) -> AppendInfo:
         """Append what a leader sent, offsets and epochs as they are, and write it. A batch cut off at the end is left
         out.
 
         UnexpectedOffset where it begins before the log's end; CORRUPT_MESSAGE where a CRC or the order of offsets is
-        wrong: nothing is appended then.
+        wrong, or a batch is of a later epoch than `leader_epoch`, the one that was asked in (a file that was cut and
+        written to again while it was sent): nothing is appended then.
         """
-        found = self._check_from_leader(records)
+        found = self._check_from_leader(records, leader_epoch)
         if not found:
             at = self.end_offset
             return AppendInfo(at, at - 1, -1, -1, self.start_offset, self.epochs.latest, 0, 0)
@@ -299,7 +302,7 @@ class LogAppending(LogState):
             sum(batch.count or 1 for batch in found),
         )
 
-    def _check_from_leader(self, records: memoryview | bytes | bytearray) -> list[Batch]:
+    def _check_from_leader(self, records: memoryview | bytes | bytearray, leader_epoch: int | None) -> list[Batch]:
         found = list(batches(records))
         if found and found[0].base_offset < self.end_offset:
             raise UnexpectedOffset(found[0].base_offset, found[-1].last_offset, self.end_offset)
@@ -312,6 +315,11 @@ class LogAppending(LogState):
                 )
             if batch.last_offset - batch.base_offset > MAX_RELATIVE_OFFSET:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at {batch.base_offset} spans too many offsets.")
+            if leader_epoch is not None and batch.leader_epoch > leader_epoch:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"The batch at {batch.base_offset} is of epoch {batch.leader_epoch}, not of {leader_epoch}.",
+                )
             batch.ensure_crc()
             previous = batch.last_offset
         return found

@@ -156,7 +156,8 @@ class LogDeletion(LogAppending):
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
         if offset >= self.end_offset:
-            self.epochs.truncate_from_end(offset)
+            # A leader that wrote nothing has left its epoch there all the same.
+            self.epochs.truncate_from_end(self.end_offset)
             self.epochs.save()
             return False
         if offset < self.segments[0].base_offset:

@@ -361,14 +361,16 @@ class LogManager:
         self._deletion.add(log.dir, due, log)
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> None:
-        """Cuts a log, its copy, and what the cleaner knows of it."""
+        """Cuts a log, its copy, and what the cleaner and the checkpoints know of it."""
         log = self._logs[partition]
         self.cleaner.abort(partition)
-        log.truncate_to(offset)
+        cut = log.truncate_to(offset)
         self.cleaner.truncated(partition, offset)
         move = self._moves.moves.get(partition)
         if move is not None:
             move.truncate(offset)
+        if cut:
+            self._lower_checkpoints(partition, offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         log = self._logs[partition]
@@ -378,6 +380,11 @@ class LogManager:
         move = self._moves.moves.get(partition)
         if move is not None:
             move.truncate(None)
+        self._lower_checkpoints(partition, offset)
+
+    def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
+        for checkpoint in self._checkpoints:
+            checkpoint.lowered(self._homes[partition], partition, offset)
 
     # --- moving between directories
 

@@ -147,6 +147,18 @@ class CheckpointJob(Job):
         self._collect = collect
         self._written: dict[LogDir, dict[TopicPartition, int]] = {}
         self._work: list[tuple[LogDir, dict[TopicPartition, int], list[BaseException]]] = []
+        self._outdated = False
+
+    def lowered(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
+        """A log was cut to `offset`, and the file says more of it: write it at once, on the loop thread. After a crash
+        it must not vouch for what is appended from here on. OSError where that fails."""
+        written = self._written.get(log_dir)
+        if not self._work and written is not None and written.get(partition, -1) <= offset:
+            return
+        offsets = self._collect()[log_dir]
+        self._file_of(log_dir).write(offsets)
+        self._written[log_dir] = offsets
+        self._outdated = bool(self._work)
 
     def prepare(self) -> bool:
         self._work = [
@@ -170,7 +182,9 @@ class CheckpointJob(Job):
             else:
                 self._manager.note_dir_failure(log_dir, errors[0] if errors else error, self.name)
         self._work = []
-        return False
+        # What was collected before a log was cut has just been written over what was said then.
+        again, self._outdated = self._outdated, False
+        return again
 
 
 @dataclass(slots=True)

@@ -30,11 +30,14 @@ from kavka.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kavka.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kavka.replication.isr_changes import IsrChanges
 from kavka.replication.metadata_cache import BrokerInfo, MetadataCache
@@ -175,6 +178,32 @@ class World:
         result = self.produce(batch(count, **options))
         response = await result if isinstance(result, asyncio.Future) else result
         return response.responses[0].partition_responses[0]
+
+    async def delete_records(self, offset: int, timeout_ms: int = 10_000) -> Any:
+        topic = DeleteRecordsTopic(name=TOPIC, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+        result = self.nodes[self.leader].ask(DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms), 2)
+        response = await result if isinstance(result, asyncio.Future) else result
+        return response.topics[0].partitions[0]
+
+    def list_offsets(self, timestamp: int, version: int = 7, replica_id: int = -1) -> Any:
+        asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])]
+        )
+        return self.nodes[self.leader].ask(request, version).topics[0].partitions[0]
+
+    def fetch_as(self, replica_id: int, offset: int, *, epoch: int = -1, broker_epoch: int = -1) -> Any:
+        """A follower's fetch, asked of the leader, answered at once."""
+        asked = FetchPartition(
+            partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1_000_000
+        )
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=replica_id, replica_epoch=broker_epoch),
+            max_bytes=10_000_000,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[asked])],
+        )
+        return self.nodes[self.leader].ask(request, 17).responses[0].partitions[0]
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         deadline = time.monotonic() + 30
@@ -351,12 +380,16 @@ class FakeConnection:
             self._return(api_key, version, done.result(), answer)
 
     def _return(self, api_key: int, version: int, response: Any, answer: Any) -> None:
-        pieces: list[Any] = []
-        response.encode(pieces, version)
-        data = b"".join(p.read() if isinstance(p, FileSlice) else bytes(p) for p in pieces)
         if frozenset((self.origin.broker_id, self.target.broker_id)) in self.origin.world.cut:
             self.close()
         if self.closed:
+            return
+        pieces: list[Any] = []
+        response.encode(pieces, version)
+        try:
+            data = b"".join(p.read() if isinstance(p, FileSlice) else bytes(p) for p in pieces)
+        except OSError:
+            self.close()  # the file was cut meanwhile
             return
         decoded, _ = APIS[api_key].response_class().decode(memoryview(data), 0, version)
         self._in_flight.remove(answer)
@@ -383,10 +416,12 @@ def in_world(
     body: Callable[[World], Awaitable[None]],
     brokers: Iterable[int] = (0, 1, 2),
     settings: ReplicationSettings = QUICK,
+    replicas: Iterable[int] | None = None,
     **config: Any,
 ) -> None:
     async def scenario() -> None:
         world = World(folder, brokers, settings, replace(LogConfig(), **config))
+        world.replicas = list(brokers if replicas is None else replicas)
         try:
             await asyncio.wait_for(body(world), 60)
         finally:

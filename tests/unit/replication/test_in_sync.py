@@ -1,0 +1,110 @@
+"""The rules of the in-sync replicas, as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from kavka.replication.divergence import truncation_offset
+from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
+
+LAG = 10.0
+NOW = 1000.0
+
+
+def follower(broker_id: int, end: int, caught_up_at: float = NOW) -> FollowerState:
+    state = FollowerState(broker_id)
+    state.end_offset = end
+    state.caught_up_at = caught_up_at
+    return state
+
+
+@pytest.mark.parametrize(
+    ("current", "leader_end", "followers", "isr", "alive", "expected"),
+    [
+        (0, 10, [], {0}, {0}, 10),
+        (0, 10, [(1, 7), (2, 9)], {0, 1, 2}, {0, 1, 2}, 7),
+        (8, 10, [(1, 7)], {0, 1}, {0, 1}, 8),  # never back
+        (0, 10, [(1, -1)], {0, 1}, {0, 1}, 0),  # nothing known of a member yet
+        (0, 10, [(1, 7, NOW)], {0}, {0, 1}, 7),  # caught up lately: about to join
+        (0, 10, [(1, 7, NOW)], {0}, {0}, 10),  # but it does not live
+        (0, 10, [(1, 7, NOW - LAG - 1)], {0}, {0, 1}, 10),  # out of sync for long
+        (0, 10, [(1, 7, NOW - LAG - 1)], {0, 1}, {0}, 7),  # a member counts however late or dead it is
+    ],
+)
+def test_the_high_watermark_is_the_least_that_all_of_the_isr_have(
+    current, leader_end, followers, isr, alive, expected
+):
+    states = [follower(*one) for one in followers]
+    assert high_watermark(current, leader_end, states, isr, NOW, LAG, alive) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "high", "epoch_start", "joins"),
+    [(10, 10, 0, True), (9, 10, 0, False), (10, 5, 12, False), (12, 5, 12, True), (-1, 0, 0, False)],
+)
+def test_a_follower_joins_with_all_that_is_committed_and_all_from_before_the_epoch(end, high, epoch_start, joins):
+    assert may_join(follower(1, end), high, epoch_start) is joins
+
+
+def test_a_follower_that_reaches_where_the_log_ended_at_its_last_fetch_is_not_late():
+    state = FollowerState(1)
+    state.begin_epoch(0.0, 100, in_sync=True, is_new_leader=True)
+    for n in range(1, 30):
+        # At every fetch the log has already grown again, and the follower has what there was at the fetch before.
+        state.fetched(100 * (n - 1), 0, float(n), 100 * n, 1)
+        assert out_of_sync([state], 100 * n, n + 0.5, 2.0) == []
+    # Now it reads half of what comes.
+    for n in range(30, 33):
+        state.fetched(2850 + n, 0, float(n), 100 * n, 1)
+    assert out_of_sync([state], 3300, 32.5, 2.0) == [1]
+
+
+def test_a_follower_at_the_end_is_in_sync_however_long_ago_it_fetched():
+    assert out_of_sync([follower(1, 10, NOW - 100 * LAG)], 10, NOW, LAG) == []
+    assert out_of_sync([follower(1, 9, NOW - 100 * LAG)], 10, NOW, LAG) == [1]
+
+
+def test_a_leader_that_goes_on_leading_keeps_what_it_knows_of_its_followers():
+    state = FollowerState(1)
+    state.fetched(50, 3, 1.0, 60, 7)
+    state.begin_epoch(5.0, 60, in_sync=True, is_new_leader=False)
+    assert (state.end_offset, state.start_offset, state.caught_up_at) == (50, 3, 5.0)
+    state.begin_epoch(6.0, 60, in_sync=False, is_new_leader=True)
+    assert (state.end_offset, state.start_offset, state.broker_epoch) == (-1, -1, -1)
+    assert out_of_sync([state], 60, 6.0, LAG) == [1]
+
+
+def epochs(*entries: tuple[int, int], end: int):
+    """As a log answers: (largest epoch up to the one asked for, where it ends)."""
+
+    def end_offset_for(epoch: int) -> tuple[int, int]:
+        if not entries or epoch > entries[-1][0]:
+            return -1, -1
+        if epoch == entries[-1][0]:
+            return epoch, end
+        known = [e for e, _ in entries if e <= epoch]
+        return (known[-1] if known else epoch), next(start for e, start in entries if e > epoch)
+
+    return end_offset_for
+
+
+@pytest.mark.parametrize(
+    ("own", "own_end", "said", "expected"),
+    [
+        # Both know the epoch: the shorter one counts.
+        (((0, 0), (2, 10)), 20, (2, 15), 15),
+        (((0, 0), (1, 10)), 20, (0, 10), 10),
+        (((0, 0), (1, 10)), 20, (0, 5), 5),
+        (((0, 0), (1, 10)), 20, (0, 12), 10),
+        # The follower never saw the epoch that the leader names: to the end of the one before it, then again.
+        (((0, 0), (3, 10)), 20, (2, 15), 10),
+        # It knows no epoch as small as that.
+        (((3, 5), (4, 10)), 20, (2, 7), 5),
+        # No epochs at all, or an answer without them.
+        ((), 20, (2, 15), 15),
+        (((0, 0),), 20, (-1, 12), 12),
+        (((0, 0),), 20, (-1, -1), 8),
+    ],
+)
+def test_where_a_follower_cuts_its_log(own, own_end, said, expected):
+    assert truncation_offset(epochs(*own, end=own_end), own_end, 8, *said) == expected

@@ -1,0 +1,226 @@
+"""Random histories of one partition on three brokers: leaders change, networks are cut, brokers die and lose the ends
+of their files. Whatever happens, what was acknowledged by all of the ISR is there at its offset, nobody who reads below
+a high watermark ever sees two different records at one offset, and in the end all logs are the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kavka.records.batch import batches
+from kavka.records.reader import batch_records
+from kavka.replication.settings import ReplicationSettings
+from kavka.storage.log_config import LogConfig
+from tests.support.logs import build
+from tests.unit.replication.replicas_world import World
+
+BROKERS = (0, 1, 2)
+SETTINGS = ReplicationSettings(fetch_backoff_s=0.001, fetch_wait_max_ms=50, lag_time_max_s=1000.0)
+
+brokers = st.sampled_from(BROKERS)
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("produce"), st.integers(1, 4), st.sampled_from((-1, -1, 1))),
+        st.tuples(st.just("turns"), st.integers(1, 30)),
+        st.tuples(st.just("wait"), st.integers(1, 15)),
+        st.tuples(st.just("elect"), brokers, st.booleans()),
+        st.tuples(st.just("shrink")),
+        st.tuples(st.just("cut"), brokers, brokers),
+        st.tuples(st.just("heal")),
+        st.tuples(st.just("kill"), brokers, st.integers(0, 400), st.booleans()),
+        st.tuples(st.just("start"), brokers),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+class History:
+    """Carries operations out on a world, as a controller that makes no mistakes would; checks what may be checked."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.numbers = itertools.count()
+        self.waiting: list[tuple[Any, list[bytes]]] = []
+        self.asked: dict[Any, int] = {}
+        self.acknowledged: dict[int, bytes] = {}
+        self.seen: dict[int, bytes] = {}
+
+    async def run(self, operation: tuple[Any, ...]) -> None:
+        await getattr(self, f"do_{operation[0]}")(*operation[1:])
+        self.look()
+
+    async def do_produce(self, count: int, acks: int) -> None:
+        world = self.world
+        if world.leader in world.nodes:
+            values = [b"%d" % next(self.numbers) for _ in range(count)]
+            data = build([(None, value) for value in values], timestamp=int(time.time() * 1000))
+            result = world.produce(data, acks)
+            if isinstance(result, asyncio.Future):
+                self.waiting.append((result, values))
+                self.asked[result] = world.leader
+            elif acks == -1:
+                self._acknowledge(result, values)
+
+    def _acknowledge(self, response: Any, values: list[bytes]) -> None:
+        [answer] = response.responses[0].partition_responses
+        if answer.error_code == 0:
+            for n, value in enumerate(values):
+                assert self.acknowledged.setdefault(answer.base_offset + n, value) == value
+
+    async def do_turns(self, count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async def do_wait(self, milliseconds: int) -> None:
+        await asyncio.sleep(milliseconds / 1000)
+
+    async def do_elect(self, broker_id: int, all_hear: bool) -> None:
+        """Another leader out of the ISR. Not all need hear of it at once."""
+        world = self.world
+        live = [b for b in world.isr if b in world.nodes]
+        if live:
+            leader = broker_id if broker_id in live else live[0]
+            hear = list(world.nodes) if all_hear else sorted({leader, *list(world.nodes)[:1]})
+            await world.elect(leader, to=hear)
+
+    async def do_shrink(self) -> None:
+        world = self.world
+        if world.leader in world.nodes:
+            world.partition(world.leader).shrink_isr(time.monotonic() + 10_000)
+            await self.do_turns(10)
+
+    async def do_cut(self, one: int, other: int) -> None:
+        if one != other:
+            self.world.cut.add(frozenset((one, other)))
+
+    async def do_heal(self) -> None:
+        self.world.cut.clear()
+
+    async def do_kill(self, broker_id: int, lost: int, epochs_lost: bool) -> None:
+        """It dies, and the end of its last file with it; the controller takes it out of the ISR and finds another
+        leader. One that is alone in the ISR is all there is, so it must not lose anything."""
+        world = self.world
+        if broker_id not in world.nodes:
+            return
+        alone = world.isr == [broker_id]
+        await world.kill(broker_id)
+        self.waiting = [(waiting, values) for waiting, values in self.waiting if self.asked[waiting] != broker_id]
+        if not alone:
+            lose(world.folder / str(broker_id) / "t-0", lost, epochs_lost)
+            world.isr = [b for b in world.isr if b != broker_id]
+            if world.leader == broker_id:
+                live = [b for b in world.isr if b in world.nodes]
+                world.leader_epoch += 1
+                world.leader = live[0] if live else -1
+            world.partition_epoch += 1
+            await world.tell(world.nodes)
+        elif world.leader == broker_id:
+            world.leader, world.leader_epoch = -1, world.leader_epoch + 1
+            world.partition_epoch += 1
+            await world.tell(world.nodes)
+
+    async def do_start(self, broker_id: int) -> None:
+        world = self.world
+        if broker_id not in world.nodes:
+            world.start(broker_id)
+            if world.leader < 0 and broker_id in world.isr:
+                await world.elect(broker_id)
+            else:
+                await world.tell([broker_id])
+
+    def look(self) -> None:
+        """What can be read on any broker, and who has been answered."""
+        for waiting, values in list(self.waiting):
+            if waiting.done():
+                self.waiting.remove((waiting, values))
+                if not waiting.cancelled():
+                    self._acknowledge(waiting.result(), values)
+        for broker_id in self.world.nodes:
+            for offset, value in records(self.world, broker_id).items():
+                assert self.seen.setdefault(offset, value) == value, f"offset {offset} on broker {broker_id}"
+
+    async def end(self) -> None:
+        world = self.world
+        world.cut.clear()
+        for broker_id in BROKERS:
+            await self.do_start(broker_id)
+        if world.leader < 0:
+            await world.elect(world.isr[0])
+        await world.tell(world.nodes)
+        await world.until(lambda: sorted(world.isr) == sorted(BROKERS), "all in sync")
+        await world.caught_up()
+        self.look()
+        assert not self.waiting
+        there = records(world, world.leader)
+        for offset, value in self.acknowledged.items():
+            assert there.get(offset) == value, f"offset {offset} was acknowledged"
+        assert len({contents(world, b) for b in BROKERS}) == 1
+        assert len({tuple(epochs_with_records(world, b)) for b in BROKERS}) == 1
+
+
+def lose(folder: Path, size: int, epochs_lost: bool) -> None:
+    """What a machine that loses power may do to files that were not flushed."""
+    last = max(folder.glob("*.log"), default=None)
+    if last is not None:
+        os.truncate(last, max(0, last.stat().st_size - size))
+    if epochs_lost:
+        (folder / "leader-epoch-checkpoint").unlink(missing_ok=True)
+
+
+def contents(world: World, broker_id: int) -> bytes:
+    log = world.log(broker_id)
+    return b"".join(segment.file.read(0, segment.size) for segment in log.segments)
+
+
+def epochs_with_records(world: World, broker_id: int) -> list[tuple[int, int]]:
+    """A leader remembers its epoch from the start on, followers when they have a record of it."""
+    written = {one.leader_epoch for one in batches(contents(world, broker_id))}
+    return [entry for entry in world.log(broker_id).epochs.entries if entry[0] in written]
+
+
+def records(world: World, broker_id: int) -> dict[int, bytes]:
+    """All that a consumer of this replica can read."""
+    if ("t", 0) not in world.nodes[broker_id].replicas.partitions:
+        return {}
+    log = world.log(broker_id)
+    found: dict[int, bytes] = {}
+    for segment in log.segments:
+        for one in batches(segment.file.read(0, segment.size)):
+            for record in batch_records(one):
+                if record.offset < log.high_watermark:
+                    found[record.offset] = bytes(record.value)
+    return found
+
+
+async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
+    config = replace(LogConfig(), segment_bytes=600, index_interval_bytes=100)
+    world = World(folder, BROKERS, SETTINGS, config)
+    try:
+        await world.elect(0, isr=list(BROKERS))
+        player = History(world)
+        for operation in history:
+            await player.run(operation)
+        await player.end()
+    finally:
+        await world.close()
+
+
+@settings(
+    max_examples=int(os.environ.get("KAVKA_REPLICATION_HISTORIES", "60")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(operations)
+def test_what_was_acknowledged_survives_every_history(history):
+    with tempfile.TemporaryDirectory(prefix="replication-model-") as folder:
+        asyncio.run(asyncio.wait_for(play(Path(folder), history), 60))
