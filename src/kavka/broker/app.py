@@ -155,6 +155,7 @@ class Broker:
             self._start_replication()
         self._start_coordinators()
         await self.membership.sign_in()
+        self._follow_session()
         self.controller.start()
         closing.push_async_callback(self.controller.stop)
         if self.in_cluster:
@@ -269,17 +270,21 @@ class Broker:
 
         settings = self.settings
         session_ms = settings.zookeeper_session_timeout_ms
-        store = await ZooKeeperStore.open(
+        return await ZooKeeperStore.open(
             settings.zookeeper_connect,
             session_timeout_ms=session_ms,
             connection_timeout_ms=settings.zookeeper_connection_timeout_ms or session_ms,
         )
-        store.on_session_lost.append(self._session_lost)
-        store.on_new_session.append(lambda: self.membership.sign_in_again())
-        return store
+
+    def _follow_session(self) -> None:
+        if self.in_cluster:
+            store: Any = self.store
+            store.on_session_lost.append(self._session_lost)
+            store.on_new_session.append(self.membership.sign_in_again)
 
     def _session_lost(self) -> None:
         log.warning("The session with ZooKeeper is over: this broker is signed out until there is a new one")
+        self.controller.session_lost()
 
     async def _load_logs(self) -> None:
         """Recovery may take long. A cancellation waits for the logs under way, as nobody else may touch them yet."""

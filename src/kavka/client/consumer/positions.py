@@ -180,6 +180,7 @@ class Positions:
         state.leader_epoch = -1
         self._doubt(state)
         self._on_found()
+        self.start()  # it may be in doubt at once: the leader is another one than that of the record found
 
     def reset(self, state: PartitionState) -> None:
         """By the policy; for who polls. OffsetOutOfRange where there is none."""

@@ -1,0 +1,190 @@
+"""Three brokers on a real ZooKeeper, used through the clients that people have, while brokers come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.support.cluster import KavkaCluster
+from tests.support.processes import wait_until
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+MIN_ISR = {"min.insync.replicas": "2"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaCluster]:
+    folder: Path = tmp_path_factory.mktemp("cluster")
+    with ZooKeeper(folder / "zookeeper") as zookeeper, KavkaCluster(folder, zookeeper) as brokers:
+        yield brokers
+
+
+@pytest.fixture(autouse=True)
+def all_alive(cluster: KavkaCluster) -> Iterator[None]:
+    yield
+    gone = [number for number in cluster.brokers if number not in cluster.alive()]
+    if gone:
+        cluster.start(*gone)
+
+
+def make_topic(cluster: KavkaCluster, name: str, partitions: int = 3, replicas: int = 3) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, partitions, replicas, configs=MIN_ISR if replicas > 2 else {})])
+
+
+def describe(cluster: KavkaCluster, topic: str) -> dict[int, tuple[int, set[int]]]:
+    """Leader and ISR of each partition."""
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        found = admin.describe_topics([topic])[topic]
+    return {p.partition: (-1 if p.leader is None else p.leader.id, {n.id for n in p.isr}) for p in found.partitions}
+
+
+def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> None:
+    wait_until(
+        lambda: all(len(isr) == replicas for _, isr in describe(cluster, topic).values()),
+        timeout=60,
+        what=f"all replicas of {topic} in sync",
+        interval=0.2,
+    )
+
+
+def read_all(cluster: KavkaCluster, topic: str, count: int, isolation: str = "read_uncommitted") -> list[bytes]:
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", isolation_level=isolation
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, p) for p in range(3)])
+        consumer.seek_to_beginning()
+        values: list[bytes] = []
+        end = time.monotonic() + 60
+        while len(values) < count and time.monotonic() < end:
+            values += [record.value for record in consumer.poll(0.5)]
+        values += [record.value for record in consumer.poll(0.5)]
+    return values
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_when_a_leader_goes_producing_goes_on_and_nothing_is_lost_or_doubled(cluster: KavkaCluster, how: str) -> None:
+    topic = f"leader-{how}"
+    make_topic(cluster, topic)
+    wait_for_full_isr(cluster, topic)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all", enable_idempotence=True) as producer:
+        sent = [producer.send(topic, value=b"%d" % n, partition=n % 3) for n in range(300)]
+        for future in sent:
+            future.get(30)
+        leader = describe(cluster, topic)[0][0]
+        getattr(cluster, how)(leader)
+        more = [producer.send(topic, value=b"%d" % n, partition=n % 3) for n in range(300, 600)]
+        for future in more:
+            future.get(60)
+    now = describe(cluster, topic)
+    assert all(found != leader and leader not in isr for found, isr in now.values())
+    values = read_all(cluster, topic, 600)
+    assert sorted(map(int, values)) == list(range(600))
+    cluster.start(leader)
+    wait_for_full_isr(cluster, topic)
+
+
+def test_a_clean_stop_hands_over_before_anybody_notices(cluster: KavkaCluster) -> None:
+    """Every record is acknowledged while the leader stops, without a single error to wait for."""
+    topic = "handed-over"
+    make_topic(cluster, topic)
+    wait_for_full_isr(cluster, topic)
+    leader = describe(cluster, topic)[0][0]
+    cluster.stop(leader)
+    tail = cluster.log_file(leader).read_text()
+    assert "cannot take over" not in tail
+    found, isr = describe(cluster, topic)[0]
+    assert found not in (-1, leader)
+    assert leader not in isr
+
+
+def test_transactions_span_brokers_and_survive_the_loss_of_the_coordinator(cluster: KavkaCluster) -> None:
+    topic = "transactions"
+    make_topic(cluster, topic)
+    wait_for_full_isr(cluster, topic)
+    producer = ck.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": "spanning",
+            "transaction.timeout.ms": 60000,
+        }
+    )
+    producer.init_transactions(60)
+    expected: list[int] = []
+    for number in range(6):
+        producer.begin_transaction()
+        for n in range(30):
+            producer.produce(topic, b"%d" % (number * 30 + n), partition=n % 3)
+        producer.flush(60)
+        if number == 3:
+            with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                found = admin.describe_transactions(["spanning"])["spanning"]
+            cluster.kill(found.coordinator.id)
+        if number % 2:
+            producer.commit_transaction(60)
+            expected += range(number * 30, number * 30 + 30)
+        else:
+            producer.abort_transaction(60)
+    values = read_all(cluster, topic, len(expected), "read_committed")
+    assert sorted(map(int, values)) == expected
+
+
+def test_a_group_goes_on_where_it_was_when_its_coordinator_is_killed(cluster: KavkaCluster) -> None:
+    topic = "grouped"
+    make_topic(cluster, topic)
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "survivors",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 10000,
+    }
+    producer = ck.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for n in range(30):
+        producer.produce(topic, b"%d" % n, partition=n % 3)
+    assert producer.flush(60) == 0
+    consumer = ck.Consumer(settings)
+    consumer.subscribe([topic])
+    seen = [_next(consumer) for _ in range(30)]
+    consumer.commit(asynchronous=False)
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        coordinator = admin.describe_consumer_groups(["survivors"])["survivors"].coordinator
+    cluster.kill(coordinator.id)
+    for n in range(30, 60):
+        producer.produce(topic, b"%d" % n, partition=n % 3)
+    assert producer.flush(60) == 0
+    seen += [_next(consumer) for _ in range(30)]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert sorted(seen) == list(range(60))
+    again = ck.Consumer(settings)
+    again.subscribe([topic])
+    end = time.monotonic() + 10
+    while not again.assignment() and time.monotonic() < end:
+        assert again.poll(0.5) is None
+    assert again.poll(2) is None, "everything was read and committed"
+    again.close()
+
+
+def _next(consumer: ck.Consumer) -> int:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            value = message.value()
+            assert value is not None
+            return int(value)
+    raise AssertionError("no record within a minute")
+
+
+def test_any_broker_makes_topics_that_are_asked_for(cluster: KavkaCluster) -> None:
+    for number, broker in cluster.brokers.items():
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            assert producer.send(f"by-itself-{number}", value=b"x").get(30).offset == 0
