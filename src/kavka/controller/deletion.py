@@ -115,7 +115,8 @@ class TopicDeletions:
     async def _complete(self, topic: str) -> None:
         replicas = list(self._context.replicas(self._context.partitions_of([topic])))
         await self._machines.replicas_to(replicas, ReplicaState.NON_EXISTENT)
-        for path in (paths.topic(topic), paths.topic_config(topic), paths.delete_topic(topic)):
+        # The mark last, and the topic's own node next to last: from either of them a new controller goes on.
+        for path in (paths.topic_config(topic), paths.topic(topic), paths.delete_topic(topic)):
             await self._tree.delete_tree(path)
         self._context.forget_topic(topic)
         log.info("Topic %s is deleted", topic)

@@ -1,0 +1,230 @@
+"""One scenario with everything in it, run again and again; each time the controller fails at another of its writes.
+
+It dies before the write, or right after it with nobody told; or it lives, and its store fails before or after. Whoever
+is the controller then has to finish what was begun: at the end the tree and the brokers are as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.controller.elections import PREFERRED
+from kavka.controller.topics import MorePartitions, NewTopic
+from kavka.metadata import paths
+from kavka.metadata.paths import PartitionStateNode, ReplicaAssignment
+from kavka.metadata.store import NodeExists, NoNode, Op, StoreUnavailable
+from tests.unit.controller.cluster import Cluster, Node, in_cluster
+
+FIVE = (0, 1, 2, 3, 4)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SHORT_MS = 100
+
+
+class Saboteur:
+    """Fails the `at`-th write that a controller in office makes, in one of four ways."""
+
+    def __init__(self, cluster: Cluster, mode: str, at: int) -> None:
+        self.cluster = cluster
+        self.mode = mode
+        self.at = at
+        self.writes = 0
+        self.struck = False
+        self.repairs: list[asyncio.Task[None]] = []
+        for node in cluster.nodes.values():
+            self.arm(node)
+
+    def arm(self, node: Node) -> None:
+        node.store.before_multi = lambda ops: self._before(node, ops)
+        node.store.after_multi = lambda ops: self._after(node, ops)
+
+    def _before(self, node: Node, ops: Sequence[Op]) -> None:
+        if ops[0].path == paths.CONTROLLER_EPOCH:  # the fence: a controller's own
+            self.writes += 1
+            if self.writes == self.at and "before" in self.mode:
+                self._strike(node)
+
+    def _after(self, node: Node, ops: Sequence[Op]) -> None:
+        if ops[0].path == paths.CONTROLLER_EPOCH and self.writes == self.at and "after" in self.mode:
+            self._strike(node)
+
+    def _strike(self, node: Node) -> None:
+        if self.struck:
+            return
+        self.struck = True
+        if "dies" in self.mode:
+            node.is_up = False
+            node.store.expire()
+            self.repairs.append(asyncio.ensure_future(self._restart(node)))
+        raise StoreUnavailable("/", self.mode)
+
+    async def _restart(self, node: Node) -> None:
+        await node.controller.stop()
+        await self.cluster.until(lambda: self.cluster.controller_id is not None, "another controller")
+        await node.start()
+
+    async def done(self) -> None:
+        await asyncio.gather(*self.repairs)
+
+
+async def insist(cluster: Cluster, act: Callable[[], Awaitable[Any]], done: Callable[[], Awaitable[bool]]) -> None:
+    """As a client does: ask until it is so, whoever the controller is."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 20
+    while not await done():
+        assert loop.time() < end, "in vain"
+        with suppress(KafkaError, StoreUnavailable, AssertionError, KeyError, NoNode):
+            await act()
+        await asyncio.sleep(0.005)
+
+
+async def scenario(cluster: Cluster) -> None:
+    async def partitions(name: str) -> dict[int, ReplicaAssignment]:
+        try:
+            return dict((await cluster.topic(name)).partitions)
+        except NoNode:
+            return {}
+
+    async def create(name: str, layout: dict[int, list[int]]) -> None:
+        async def act() -> None:
+            await cluster.topics.create_topics([NewTopic(name, assignments=layout)], timeout_ms=SHORT_MS)
+
+        async def done() -> bool:
+            return len(await partitions(name)) == len(layout)
+
+        await insist(cluster, act, done)
+
+    await create("t", {0: [1, 2], 1: [2, 3], 2: [3, 4]})
+    await create("u", {0: [4, 3], 1: [0, 1]})
+    await cluster.catch_up()
+    # A broker dies and comes back.
+    if cluster.nodes[3].is_up and cluster.controller_id != 3:
+        await cluster.nodes[3].kill()
+        await cluster.quiet()
+        await cluster.nodes[3].start()
+
+    async def grow() -> None:
+        await cluster.topics.create_partitions([MorePartitions("t", 4, [[4, 1]])], timeout_ms=SHORT_MS)
+
+    async def grown() -> bool:
+        return len(await partitions("t")) == 4
+
+    await insist(cluster, grow, grown)
+    await cluster.catch_up()
+
+    async def move() -> None:
+        await cluster.controller.alter_reassignments({T0: [3, 4], T1: [2, 4]}, same_factor=False)
+
+    async def moved() -> bool:
+        now = await partitions("t")
+        return now[0].target == (3, 4) and now[1].target == (2, 4)
+
+    await insist(cluster, move, moved)
+
+    async def mark() -> None:
+        with suppress(NodeExists):
+            await cluster.store.create(paths.delete_topic("u"))
+
+    async def gone() -> bool:
+        return await cluster.store.exists(paths.topic("u")) is None
+
+    await cluster.catch_up()
+    await insist(cluster, mark, gone)
+
+    async def elect() -> None:
+        await cluster.controller.elect_leaders(PREFERRED, None)
+
+    async def elected() -> bool:
+        await cluster.catch_up()
+        for p, assignment in (await partitions("t")).items():
+            if (await cluster.state(TopicPartition("t", p))).leader != assignment.replicas[0]:
+                return False
+        return True
+
+    await insist(cluster, elect, elected)
+
+
+async def check_end(cluster: Cluster) -> None:
+    await cluster.catch_up()
+    node = await cluster.topic("t")
+    assert node.partitions == {
+        0: ReplicaAssignment((3, 4)),
+        1: ReplicaAssignment((2, 4)),
+        2: ReplicaAssignment((3, 4)),
+        3: ReplicaAssignment((4, 1)),
+    }
+    for p, assignment in node.partitions.items():
+        tp = TopicPartition("t", p)
+        state = await cluster.state(tp)
+        assert state.leader == assignment.replicas[0] and set(state.isr) == set(assignment.replicas)
+        for broker_id in assignment.replicas:
+            told = cluster.nodes[broker_id].broker.leads[tp]
+            assert (told.leader, told.leader_epoch, set(told.replicas)) == (
+                state.leader,
+                state.leader_epoch,
+                set(assignment.replicas),
+            )
+        for broker in (n.broker for n in cluster.nodes.values()):
+            known = broker.cache.topics["t"].partitions[p]
+            assert (known.leader, known.leader_epoch, set(known.isr)) == (
+                state.leader,
+                state.leader_epoch,
+                set(state.isr),
+            )
+            assert known.offline_replicas == []
+    for broker_id, n in cluster.nodes.items():
+        assert "u" not in n.broker.cache.topics
+        held = {tp for tp in n.broker.leads if n.broker.leads[tp] is not None}
+        wanted = {TopicPartition("t", p) for p, a in node.partitions.items() if broker_id in a.replicas}
+        assert held == wanted, broker_id
+    for path, names in (
+        (paths.TOPICS, ["t"]),
+        (f"{paths.CONFIG}/topics", ["t"]),
+        (paths.DELETE_TOPICS, []),
+        (paths.ISR_CHANGES, []),
+        (paths.LOG_DIR_EVENTS, []),
+    ):
+        assert await cluster.store.children(path) == names, path
+    context = cluster.controller.context
+    assert not context.reassigning and not context.topics_to_delete and not context.topics_not_deletable_now
+    for tp, leadership in context.leaderships.items():
+        data, stat = await cluster.store.get(paths.partition_state(tp))
+        assert (leadership.state, leadership.partition_epoch) == (PartitionStateNode.decode(tp, data), stat.version)
+    assert node.topic_id == context.topics["t"].topic_id
+
+
+def run(mode: str, at: int) -> int:
+    """The scenario with one failure; returns how many writes there were."""
+
+    async def body(cluster: Cluster) -> int:
+        saboteur = Saboteur(cluster, mode, at)
+        await scenario(cluster)
+        await saboteur.done()
+        await check_end(cluster)
+        return saboteur.writes if at == 0 else int(saboteur.struck)
+
+    count = in_cluster(body, FIVE)
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.mark.parametrize("mode", ["dies before", "dies after", "fails before", "fails after"])
+def test_wherever_a_controller_fails_the_end_is_the_same(mode: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.01)
+    writes = run("", 0)
+    assert writes > 25
+    struck = 0
+    for at in range(1, writes + 1):
+        try:
+            struck += run(mode, at)
+        except BaseException as error:
+            raise AssertionError(f"{mode} write {at} of {writes}") from error
+    assert struck >= writes - 3
+
+
