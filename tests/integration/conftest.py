@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +82,14 @@ def java_version(request: pytest.FixtureRequest) -> str:
 def java(java_parts: None, java_version: str, target: targets.Target) -> Iterator[JavaClient]:
     with JavaClient(java_version, target.bootstrap_servers) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session that knows `format("kavka")`: local, two cores, one for all the tests of a session."""
+    need_command("java")
+    from tests.support.spark import start_session
+
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

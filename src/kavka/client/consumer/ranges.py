@@ -1,0 +1,57 @@
+"""A stretch of one partition, from one offset to another, as Arrow batches: what a task of a larger job reads."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from kavka.client.consumer._decode import Columns
+from kavka.client.consumer.arrow import record_batch
+from kavka.client.consumer.consumer import Consumer
+from kavka.client.errors import KafkaTimeout
+from kavka.common.types import TopicPartition
+
+
+def read_range(
+    consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """All records from `start` up to, not including, `end`, in the form of `Consumer.poll_arrow`.
+
+    The consumer is assigned this partition, and nothing when it is over, also when the iteration is given up: it can be
+    used for another range then. Offsets without a record (compacted, markers, aborted) are passed over; the range ends
+    when the position has reached `end`, whether there was a record or not. KafkaTimeout if the position does not move
+    for `timeout` seconds. With auto.offset.reset=none, OffsetOutOfRange where the position is not in the log."""
+    consumer.assign([partition])
+    try:
+        consumer.seek(partition, start)
+        state = consumer._core.subscriptions.partitions[partition]
+        buffer = consumer._core.buffer
+
+        def take() -> Columns | bool | None:
+            columns = buffer.take_columns(end - state.position)
+            return columns if columns is not None else (True if state.position >= end else None)
+
+        while state.position < end:
+            before = state.position
+            deadline = time.monotonic() + timeout
+            with consumer._used():
+                taken = consumer._wait_for(timeout, take)
+            if isinstance(taken, Columns):
+                batch = record_batch(taken)
+                if state.position > end:
+                    batch = _before(batch, end)
+                if batch.num_rows:
+                    yield batch
+            elif state.position == before and time.monotonic() >= deadline:
+                raise KafkaTimeout(f"nothing came from {partition} at offset {before} within {timeout:g} s")
+    finally:
+        consumer.unsubscribe()
+
+
+def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    offsets = batch.column("offset")
+    rows = bisect_left(range(batch.num_rows), end, key=lambda row: offsets[row].as_py())
+    return batch.slice(0, rows)

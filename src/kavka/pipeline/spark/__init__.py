@@ -1,0 +1,37 @@
+"""Kavka's source and sink for Spark: `spark.read/readStream/write/writeStream.format("kavka")`.
+
+    from kavka.pipeline.spark import register
+
+    register(spark)
+    orders = (
+        spark.readStream.format("kavka")
+        .option("kafka.bootstrap.servers", "localhost:9092")
+        .option("subscribe", "orders")
+        .load()
+    )
+
+The options and columns are those of Spark's own `format("kafka")`; `docs/pipeline.md` has them all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `format("kavka")` known to this session. Registering again changes nothing. Returns the session."""
+    try:
+        from kavka.pipeline.spark.source import KavkaDataSource
+    except ImportError as error:
+        raise ImportError("the pipeline needs pyspark and pyarrow: pip install 'kavka[pipeline]'") from error
+    # Spark's Python workers are started with this; where it is not set, with whatever `python3` there is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark.dataSource.register(KavkaDataSource)
+    return spark

@@ -1,0 +1,160 @@
+"""What the driver asks the cluster: which partitions there are, and their offsets."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from kavka.client.admin import Admin
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import ListedOffset, OffsetSpec
+from kavka.client.admin_config import ADMIN_CONFIGS
+from kavka.client.consumer_config import CONSUMER_CONFIGS
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.errors import OptionError, PipelineError
+from kavka.pipeline.spark.options import EARLIEST, LATEST, ByOffset, ByTime, SourceOptions, Where
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class SourceCluster:
+    """Belongs to one thread of the driver. Connects with the first question. Each question is asked again after an
+    error that may pass, `fetchOffset.numRetries` times."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._pattern = re.compile(options.pattern) if options.kind == "subscribePattern" else None
+        self._connected: Admin | None = None
+
+    def close(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    @property
+    def admin(self) -> Admin:
+        if self._connected is None:
+            self._connected = Admin(admin_settings(self._options.client))
+        return self._connected
+
+    # --- partitions
+
+    def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
+        """All that is to be read, as it is now. A topic of `subscribe` or `assign` that is not there is an error, or
+        has no partitions."""
+        return self._retrying("finding the partitions", lambda: self._find_partitions(missing_is_empty))
+
+    def _find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
+        names: Collection[str] = self._options.topics
+        if self._pattern is not None:
+            names = [name for name in self.admin.list_topics() if self._pattern.fullmatch(name)]
+            missing_is_empty = True
+        if not names:
+            return []
+        try:
+            described = self.admin.describe_topics(names)
+        except AdminError as error:
+            gone = sorted(str(name) for name, why in error.errors.items() if why.code in _MISSING)
+            if len(gone) < len(error.errors):
+                raise
+            if not missing_is_empty:
+                one = "topic" if len(gone) == 1 else "topics"
+                raise PipelineError(f"there is no {one} {', '.join(gone)} in the cluster") from None
+            described = error.results
+        there = sorted(TopicPartition(t.name, p.partition) for t in described.values() for p in t.partitions)
+        if self._options.kind != "assign":
+            return there
+        if not missing_is_empty:
+            for tp in self._options.partitions:
+                if tp not in there:
+                    raise PipelineError(f"there is no partition {tp} in the cluster")
+        return [tp for tp in self._options.partitions if tp in there]
+
+    # --- offsets
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._edges(partitions, OffsetSpec.earliest())
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """With isolation.level=read_committed, up to the first transaction that is open."""
+        return self._edges(partitions, OffsetSpec.latest())
+
+    def resolve(self, where: Where, partitions: Collection[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        """Offsets for what an option (`name`) says. Partitions that it does not name: an error, as in Spark."""
+        if where in (EARLIEST, LATEST):
+            return self.earliest(partitions) if where == EARLIEST else self.latest(partitions)
+        if isinstance(where, ByTime):
+            return self._by_time(where, partitions, name)
+        assert isinstance(where, ByOffset)
+        _check_complete(where.offsets, partitions, name)
+        found = {tp: where.offsets[tp] for tp in partitions}
+        for edge, ask in ((EARLIEST, self.earliest), (LATEST, self.latest)):
+            wanted = [tp for tp, offset in found.items() if offset == edge]
+            if wanted:
+                found |= ask(wanted)
+        return found
+
+    def _by_time(self, where: ByTime, partitions: Collection[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        if isinstance(where.times, int):
+            times: Mapping[TopicPartition, int] = dict.fromkeys(partitions, where.times)
+        else:
+            times = where.times
+            _check_complete(times, partitions, f"{name}ByTimestamp")
+        listed = self._list({tp: OffsetSpec.for_timestamp(times[tp]) for tp in partitions})
+        found = {tp: one.offset for tp, one in listed.items()}
+        late = sorted(tp for tp, offset in found.items() if offset < 0)
+        if late:
+            if name == "startingOffsets" and not self._options.no_such_time_is_latest:
+                raise PipelineError(
+                    f"{late[0]} has no record at {times[late[0]]} ms or later "
+                    "(startingOffsetsByTimestampStrategy=latest begins at its end)"
+                )
+            found |= self.latest(late)
+        return found
+
+    def _edges(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        return {tp: one.offset for tp, one in self._list(dict.fromkeys(partitions, spec)).items()}
+
+    def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
+        if not specs:
+            return {}
+        level = self._options.isolation_level
+        return self._retrying("asking for offsets", lambda: self.admin.list_offsets(specs, isolation_level=level))
+
+    def _retrying(self, what: str, ask: Callable[[], T]) -> T:
+        for attempt in range(self._options.retries + 1):
+            try:
+                return ask()
+            except KafkaError as error:
+                if attempt == self._options.retries or not (error.retriable or error.code in _MISSING):
+                    raise PipelineError(f"{what} failed: {error}") from None
+                log.warning("%s failed, asking again: %s", what, error)
+                time.sleep(self._options.retry_interval)
+        raise AssertionError
+
+
+def _check_complete(named: Collection[TopicPartition], partitions: Collection[TopicPartition], name: str) -> None:
+    if set(named) != set(partitions):
+        missing = sorted(set(partitions) - set(named))
+        if missing:
+            raise OptionError(f"{name} must have every partition that is read; {missing[0]} is not in it")
+        raise OptionError(f"{name} has {min(set(named) - set(partitions))}, which is not there")
+
+
+def admin_settings(client: Mapping[str, str]) -> dict[str, str]:
+    """Of the settings for a consumer or producer, those that are for every client."""
+    return {name: value for name, value in client.items() if ADMIN_CONFIGS.get(name) is not None}
+
+
+def consumer_settings(client: Mapping[str, str]) -> dict[str, str]:
+    found = {name: value for name, value in client.items() if CONSUMER_CONFIGS.get(name) is not None}
+    found.pop("group.id", None)
+    return found

@@ -1,0 +1,356 @@
+"""The options of the source and the sink: Spark's names for Kafka, and a few of our own. No I/O.
+
+Spark gives options with their names in lower case, as text. What both `format("kafka")` and we know means the same
+here. A name that nobody knows is an error that says which is the nearest, since a misspelt option that is silently
+ignored costs its user a day.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.errors import OptionError
+
+EARLIEST = -2
+LATEST = -1
+
+SOURCE_NAMES = (
+    "assign", "subscribe", "subscribePattern",
+    "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
+    "failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs", "groupIdPrefix", "groupIdCommit",
+)  # fmt: skip
+SINK_NAMES = ("topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic")
+# What Spark itself puts among the options of a query or a table.
+SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
+
+_ALL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
+_IGNORED = {name.lower() for name in SPARKS_OWN}
+
+_REFUSED_BY_SOURCE = {
+    "auto.offset.reset": "where reading begins is said by startingOffsets",
+    "key.deserializer": "keys are always bytes: cast the column",
+    "value.deserializer": "values are always bytes: cast the column",
+    "enable.auto.commit": "Spark keeps the offsets in its checkpoint; groupIdCommit commits them to a group as well",
+    "interceptor.classes": "interceptors do not see what is read as columns",
+}
+_REFUSED_BY_SINK = {
+    "key.serializer": "keys are bytes or text: cast the column",
+    "value.serializer": "values are bytes or text: cast the column",
+    "transactional.id": "exactlyOnce=true has transactions; transactionalIdPrefix names them",
+    "enable.idempotence": "the sink decides: it is always on",
+    "interceptor.classes": "interceptors do not see what is written from columns",
+}
+
+
+@dataclass(frozen=True)
+class ByOffset:
+    """Offsets by partition; EARLIEST and LATEST stand for the edges."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class ByTime:
+    """Milliseconds since 1970 by partition, or for all of them."""
+
+    times: Mapping[TopicPartition, int] | int
+
+
+Where = int | ByOffset | ByTime
+"""EARLIEST, LATEST, or one of the above."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    kind: str
+    """assign, subscribe or subscribePattern."""
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    pattern: str
+    starting: Where
+    ending: Where
+    no_such_time_is_latest: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay: float
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    poll_timeout: float
+    retries: int
+    retry_interval: float
+    group_to_commit: str | None
+    client: Mapping[str, str] = field(default_factory=dict)
+    """What was given as kafka.*, without that."""
+
+    @property
+    def isolation_level(self) -> str:
+        return self.client.get("isolation.level", "read_uncommitted")
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    topic: str | None
+    exactly_once: bool
+    id_prefix: str
+    decisions_topic: str
+    client: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    options = _Given(given)
+    kind, topics, partitions, pattern = _subscription(options)
+    starting = _where(options, "starting", LATEST if streaming else EARLIEST)
+    ending = _where(options, "ending", LATEST)
+    if streaming:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if name in options:
+                raise OptionError(f"{name} is for batches: a stream has no end")
+    else:
+        _check_batch(starting, ending, options)
+    for where, prefix in ((starting, "startingOffsets"), (ending, "endingOffsets")):
+        _check_partitions(where, prefix, kind, topics, partitions)
+    strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most})")
+    return SourceOptions(
+        kind=kind,
+        topics=topics,
+        partitions=partitions,
+        pattern=pattern,
+        starting=starting,
+        ending=ending,
+        no_such_time_is_latest=strategy == "latest",
+        max_offsets=most,
+        min_offsets=least,
+        max_delay=options.duration("maxTriggerDelay", 900.0),
+        min_partitions=options.number("minPartitions"),
+        max_records_per_partition=options.number("maxRecordsPerPartition"),
+        fail_on_data_loss=options.boolean("failOnDataLoss", True),
+        include_headers=options.boolean("includeHeaders", False),
+        poll_timeout=options.number_or("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
+        retries=options.number_or("fetchOffset.numRetries", 3),
+        retry_interval=options.number_or("fetchOffset.retryIntervalMs", 1000) / 1000,
+        group_to_commit=_group(options, streaming),
+        client=options.client(_REFUSED_BY_SOURCE),
+    )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    options = _Given(given)
+    topic = options.get("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("topic is empty")
+    client = options.client(_REFUSED_BY_SINK)
+    exactly_once = options.boolean("exactlyOnce", False)
+    if exactly_once and client.get("acks", "all") not in ("all", "-1"):
+        raise OptionError("kafka.acks must be all with exactlyOnce=true")
+    return SinkOptions(
+        topic=topic.strip() if topic else None,
+        exactly_once=exactly_once,
+        id_prefix=options.get("transactionalIdPrefix") or "kavka-",
+        decisions_topic=options.get("decisionsTopic") or "__kavka_pipeline_decisions",
+        client=client,
+    )
+
+
+# --- single options
+
+
+class _Given:
+    """Options as they came, each read by its name in Spark's spelling; unknown ones are refused at once."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in given.items()}
+        for name in self._values:
+            if name not in _ALL and name not in _IGNORED and not name.startswith("kafka."):
+                raise OptionError(f"{name} is not an option of kavka{_nearest(name, _ALL)}")
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise OptionError(f"{name} must be a whole number of at least {least}, not '{text}'")
+        return value
+
+    def number_or(self, name: str, default: int, least: int = 0) -> int:
+        found = self.number(name, least)
+        return default if found is None else found
+
+    def boolean(self, name: str, default: bool) -> bool:
+        return self.one_of(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        text = self.get(name)
+        if text is None:
+            return default
+        if text.strip().lower() not in allowed:
+            raise OptionError(f"{name} must be {' or '.join(allowed)}, not '{text}'")
+        return text.strip().lower()
+
+    def duration(self, name: str, default: float) -> float:
+        """Seconds, from Spark's way to write times: 500ms, 30s, 15m, 2h; a bare number is milliseconds."""
+        text = self.get(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
+        if found is None:
+            raise OptionError(f"{name} must be a time like 500ms, 30s, 15m or 2h, not '{text}'")
+        unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+        return int(found[1]) * unit[found[2] or "ms"]
+
+    def client(self, refused: Mapping[str, str]) -> dict[str, str]:
+        """The settings for our client."""
+        found = {name[6:]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        for name, why in refused.items():
+            if name in found:
+                raise OptionError(f"kafka.{name} cannot be set: {why}")
+        if not found.get("bootstrap.servers", "").strip():
+            near = difflib.get_close_matches("bootstrap.servers", found, 1, 0.8)
+            hint = f" (kafka.{near[0]} is not it)" if near else ""
+            raise OptionError(f"kafka.bootstrap.servers must be given: host:port of one broker or more{hint}")
+        return found
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    found = difflib.get_close_matches(name, known, 1, 0.6)
+    if found:
+        return f"; the nearest is {known[found[0]]}"
+    return "; settings of the client begin with kafka." if "." in name else ""
+
+
+def _group(options: _Given, streaming: bool) -> str | None:
+    group = options.get("groupIdCommit")
+    if group is None:
+        return None
+    if not streaming:
+        raise OptionError("groupIdCommit is for streams: when a batch is done, its source is not told")
+    if not group.strip():
+        raise OptionError("groupIdCommit must be the name of a consumer group")
+    return group
+
+
+# --- what to read
+
+
+def _subscription(options: _Given) -> tuple[str, tuple[str, ...], tuple[TopicPartition, ...], str]:
+    given = [name for name in ("assign", "subscribe", "subscribePattern") if name in options]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none of them"
+        raise OptionError(f"one of subscribe, subscribePattern and assign must be given, not {found}")
+    text = options.get(given[0]) or ""
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+        if not topics:
+            raise OptionError("subscribe must be the names of topics, separated by commas")
+        return "subscribe", topics, (), ""
+    if given[0] == "subscribePattern":
+        if not text.strip():
+            raise OptionError("subscribePattern is empty")
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern '{text}' is not a regular expression: {error}") from None
+        return "subscribePattern", (), (), text
+    wanted = _json("assign", text, '{"topic":[0,1]}')
+    partitions: list[TopicPartition] = []
+    for topic, numbers in wanted.items():
+        if not isinstance(numbers, list) or not all(_is_number(number) and number >= 0 for number in numbers):
+            raise OptionError(f"assign must be like {{\"topic\":[0,1]}}, not '{text}'")
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    if not partitions:
+        raise OptionError("assign names no partitions")
+    return "assign", tuple(sorted({tp.topic for tp in partitions})), tuple(sorted(set(partitions))), ""
+
+
+def _where(options: _Given, which: str, default: int) -> Where:
+    """`which` is starting or ending. The time for all comes before times by partition, and these before offsets."""
+    time_for_all = options.number(f"{which}Timestamp", least=0)
+    if time_for_all is not None:
+        return ByTime(time_for_all)
+    name = f"{which}OffsetsByTimestamp"
+    text = options.get(name)
+    if text is not None:
+        return ByTime(offsets_from_json(name, text, least=0))
+    name = f"{which}Offsets"
+    text = options.get(name)
+    if text is None:
+        return default
+    edge = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    return edge if edge is not None else ByOffset(offsets_from_json(name, text, least=EARLIEST))
+
+
+def _check_batch(starting: Where, ending: Where, options: _Given) -> None:
+    if starting == LATEST:
+        raise OptionError("startingOffsets cannot be latest for a batch: nothing would be read")
+    if ending == EARLIEST:
+        raise OptionError("endingOffsets cannot be earliest for a batch: nothing would be read")
+    for where, edge, name in ((starting, LATEST, "startingOffsets"), (ending, EARLIEST, "endingOffsets")):
+        if isinstance(where, ByOffset):
+            for tp, offset in where.offsets.items():
+                if offset == edge:
+                    raise OptionError(f"{name} of {tp} cannot be {edge} for a batch: nothing would be read")
+
+
+def _check_partitions(
+    where: Where, name: str, kind: str, topics: tuple[str, ...], partitions: tuple[TopicPartition, ...]
+) -> None:
+    """What can be told before the topics are known: an offset for something that is not read is a mistake."""
+    named = where.offsets if isinstance(where, ByOffset) else where.times if isinstance(where, ByTime) else {}
+    if isinstance(named, int) or kind == "subscribePattern":
+        return
+    for tp in named:
+        if tp not in partitions if kind == "assign" else tp.topic not in topics:
+            raise OptionError(f"{name} has {tp}, which is not read")
+
+
+def offsets_from_json(name: str, text: str, least: int) -> dict[TopicPartition, int]:
+    """From Spark's {"topic":{"0":23,"1":-1}}."""
+    form = '{"topic":{"0":23,"1":45}}'
+    found: dict[TopicPartition, int] = {}
+    for topic, by_partition in _json(name, text, form).items():
+        if not isinstance(by_partition, dict):
+            raise OptionError(f"{name} must be like {form}, not '{text}'")
+        for partition, offset in by_partition.items():
+            if not partition.isascii() or not partition.isdigit() or not _is_number(offset):
+                raise OptionError(f"{name} must be like {form}, not '{text}'")
+            if offset < least:
+                raise OptionError(f"{name} of {topic}-{partition} cannot be {offset}")
+            found[TopicPartition(topic, int(partition))] = offset
+    return found
+
+
+def _json(name: str, text: str, form: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"{name} must be like {form}, not '{text}'")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,143 @@
+"""What a task of the source does: read a range of offsets into Arrow batches with Spark's columns."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from kavka.client.consumer.consumer import Consumer
+from kavka.client.consumer.errors import OffsetOutOfRange
+from kavka.client.consumer.ranges import read_range
+from kavka.client.errors import KafkaTimeout
+from kavka.pipeline.spark.cluster import consumer_settings
+from kavka.pipeline.spark.errors import DataLoss, PipelineError
+from kavka.pipeline.spark.offsets import Range
+from kavka.pipeline.spark.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_COLUMNS = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+)
+SCHEMA = pa.schema(_COLUMNS)
+SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, pa.field("headers", _HEADERS)])
+
+# How long nothing may come before the partition's edges are looked at.
+_LOOK_AFTER = 5.0
+
+
+def read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The records of a range. What is gone is an error that says what, or is left out with a warning."""
+    consumer = _consumer(options.client)
+    done = False
+    try:
+        yield from _read(consumer, options, wanted)
+        done = True
+    finally:
+        # Also one that was interrupted has a known state; after an error it may not.
+        if not done:
+            _forget(consumer)
+
+
+def _read(consumer: Consumer, options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    position = wanted.start
+    waited = 0.0
+    while position < wanted.end:
+        patience = min(_LOOK_AFTER, options.poll_timeout)
+        try:
+            for batch in read_range(consumer, wanted.tp, position, wanted.end, patience):
+                position = batch.column("offset")[-1].as_py() + 1
+                waited = 0.0
+                yield spark_batch(batch, options.include_headers)
+            return
+        except OffsetOutOfRange:
+            position = _after_loss(consumer, options, wanted, position)
+        except KafkaTimeout:
+            waited += patience
+            if waited >= options.poll_timeout:
+                raise PipelineError(
+                    f"nothing came from {wanted.tp} at offset {position} within {options.poll_timeout:g} s "
+                    "(kafkaConsumer.pollTimeoutMs)"
+                ) from None
+            position = _after_loss(consumer, options, wanted, position)
+
+
+def _after_loss(consumer: Consumer, options: SourceOptions, wanted: Range, position: int) -> int:
+    """Where to go on. The same position if nothing is missing."""
+    tp = wanted.tp
+    first = consumer.beginning_offsets([tp], options.poll_timeout)[tp]
+    last = consumer.end_offsets([tp], options.poll_timeout)[tp]
+    if first <= position and wanted.end <= last:
+        return position
+    if position < first:
+        following = min(first, wanted.end)
+        gone = f"{tp}: offsets {position} to {following - 1} are gone, its first is {first} now"
+    else:
+        following = wanted.end
+        gone = f"{tp}: offsets {max(position, last)} to {wanted.end - 1} are gone, it ends at {last} now"
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{gone} (failOnDataLoss=false goes on without them)")
+    log.warning("%s; going on without them", gone)
+    return following
+
+
+def spark_batch(batch: pa.RecordBatch, headers: bool) -> pa.RecordBatch:
+    """From the consumer's columns to those of Spark's Kafka source. Keys and values are not copied."""
+    names = batch.schema.names
+    columns = [batch.column(names.index(name)) for name in ("key", "value", "topic", "partition", "offset")]
+    columns[2] = columns[2].dictionary_decode()
+    columns.append(batch.column(names.index("timestamp")).cast(pa.timestamp("us", "UTC")))
+    columns.append(batch.column(names.index("timestamp_type")).cast(pa.int32()))
+    if headers:
+        columns.append(batch.column(names.index("headers")))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if headers else SCHEMA)
+
+
+# --- one consumer for all tasks of this process
+
+_consumers: dict[tuple[int, tuple[tuple[str, str], ...]], Consumer] = {}
+
+
+def _consumer(client: Mapping[str, str]) -> Consumer:
+    """Spark's Python workers serve one task after the other: the next finds the connections open. A job that changes
+    its settings, or a second one in the same worker, takes the place of the first."""
+    settings = consumer_settings(client)
+    key = os.getpid(), tuple(sorted(settings.items()))
+    found = _consumers.get(key)
+    if found is None:
+        for old in list(_consumers.values()):
+            _forget(old)
+        found = _consumers[key] = Consumer(
+            {
+                **settings,
+                "auto.offset.reset": "none",
+                "enable.auto.commit": "false",
+                "allow.auto.create.topics": "false",
+            }
+        )
+    return found
+
+
+def _forget(consumer: Consumer) -> None:
+    for key, one in list(_consumers.items()):
+        if one is consumer:
+            del _consumers[key]
+            if key[0] == os.getpid():
+                one.close(1.0)
+
+
+@atexit.register
+def _close_all() -> None:
+    for consumer in list(_consumers.values()):
+        _forget(consumer)

@@ -1,0 +1,235 @@
+"""The data source `kavka` for Spark."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.cluster import SourceCluster
+from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
+from kavka.pipeline.spark.offsets import Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
+from kavka.pipeline.spark.options import SourceOptions, source_options
+
+log = logging.getLogger(__name__)
+
+_FIELDS = [
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+]
+_HEADERS = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+)
+
+
+def schema_of(include_headers: bool) -> StructType:
+    return StructType([*_FIELDS, _HEADERS] if include_headers else _FIELDS)
+
+
+class KavkaDataSource(DataSource):
+    """What `spark.read.format("kavka")` and its like stand for. Spark makes it anew wherever it needs it, and pickles
+    it: it holds nothing but the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kavka"
+
+    def schema(self) -> StructType:
+        return schema_of(self.options.get("includeHeaders", "false").strip().lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with one_clear_line():
+            options = source_options(self.options, streaming=False)
+            _check_schema(schema, options)
+            return KavkaReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        with one_clear_line():
+            options = source_options(self.options, streaming=True)
+            _check_schema(schema, options)
+            return KavkaStreamReader(options)
+
+
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    if schema != schema_of(options.include_headers):
+        raise OptionError("the columns are given by the source: leave out .schema(…)")
+
+
+class OffsetRange(InputPartition):
+    """A range of offsets, for one task."""
+
+    def __init__(self, wanted: Range) -> None:
+        self.wanted = wanted
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    with one_clear_line():
+        # Imported here: the driver's processes need no consumer.
+        from kavka.pipeline.spark.reading import read
+
+        if isinstance(partition, OffsetRange):
+            yield from read(options, partition.wanted)
+
+
+class KavkaReader(DataSourceReader):
+    """A batch: from the starting to the ending offsets, as they are when Spark plans the read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with one_clear_line():
+            options = self._options
+            cluster = SourceCluster(options)
+            try:
+                partitions = cluster.partitions()
+                start = cluster.resolve(options.starting, partitions, "startingOffsets")
+                end = cluster.resolve(options.ending, partitions, "endingOffsets")
+            finally:
+                cluster.close()
+            for tp in partitions:
+                if end[tp] < start[tp]:
+                    raise OptionError(f"endingOffsets of {tp} ({end[tp]}) is before startingOffsets ({start[tp]})")
+            ranges = plan(start, end, options.min_partitions, options.max_records_per_partition)
+            return [OffsetRange(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. On the driver one object lives as long as the query runs, in a process of its own, and is called by one
+    thread; tasks get a copy for `read` alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster: SourceCluster | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._last_batch = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_cluster": None, "_target": None, "_last_batch": 0.0}
+
+    @property
+    def cluster(self) -> SourceCluster:
+        if self._cluster is None:
+            self._cluster = SourceCluster(self._options)
+        return self._cluster
+
+    def initialOffset(self) -> dict[str, Any]:
+        with one_clear_line():
+            partitions = self.cluster.partitions()
+            return to_checkpoint(self.cluster.resolve(self._options.starting, partitions, "startingOffsets"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with one_clear_line():
+            partitions = self.cluster.partitions(missing_is_empty=not self._options.fail_on_data_loss)
+            self._target = self.cluster.latest(partitions)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with one_clear_line():
+            begin = from_checkpoint(start)
+            return to_checkpoint(self._end_after(begin, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with one_clear_line():
+            options = self._options
+            begin, until = from_checkpoint(start), from_checkpoint(end)
+            begin = self._with_new_partitions(begin, until)
+            for tp, offset in until.items():
+                if offset < begin[tp]:
+                    self._lost(f"{tp} ended at {begin[tp]} and ends at {offset} now: it was deleted and made again")
+            until = {tp: max(offset, begin[tp]) for tp, offset in until.items()}
+            return [
+                OffsetRange(one)
+                for one in plan(begin, until, options.min_partitions, options.max_records_per_partition)
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # --- inside
+
+    def _end_after(self, begin: Offsets, limit: ReadLimit) -> Offsets:
+        """Where the next batch ends; `begin` itself if there is to be none yet."""
+        options = self._options
+        if self._target is not None:
+            latest = dict(self._target)
+        else:
+            latest = self.cluster.latest(self.cluster.partitions(missing_is_empty=not options.fail_on_data_loss))
+        gone = sorted(set(begin) - set(latest))
+        if gone:
+            self._lost(f"partitions are gone: {', '.join(map(str, gone))}")
+        full_begin = self._with_new_partitions(begin, latest)
+        if isinstance(limit, ReadAllAvailable):
+            return latest
+        waiting = count(full_begin, latest)
+        if self._too_little(waiting):
+            return begin
+        self._last_batch = time.monotonic()
+        most = options.max_offsets
+        return latest if most is None else limited(full_begin, latest, most)
+
+    def _too_little(self, waiting: int) -> bool:
+        least = self._options.min_offsets
+        if least is None or self._target is not None or waiting >= least:
+            return False
+        return time.monotonic() - self._last_batch < self._options.max_delay
+
+    def _with_new_partitions(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """A partition that was not there in the last batch is read from its beginning."""
+        new = [tp for tp in end if tp not in begin]
+        if not new:
+            return dict(begin)
+        first = self.cluster.earliest(new)
+        for tp, offset in sorted(first.items()):
+            if offset > 0:
+                self._lost(f"{tp} is new and begins at offset {offset}: offsets 0 to {offset - 1} are gone")
+        return {**begin, **first}
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{what} (failOnDataLoss=false goes on without them)")
+        log.warning("%s; going on without them", what)
