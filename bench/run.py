@@ -11,7 +11,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import both, catch_up, commits, consume, groups, idle_connections, produce, start, transactions
+from bench import (
+    both,
+    catch_up,
+    commits,
+    consume,
+    groups,
+    idle_connections,
+    produce,
+    python_clients,
+    python_consumers,
+    python_producers,
+    start,
+    transactions,
+)
 from bench.measure import Options, Row, machine, markdown
 from bench.sides import APACHE, KAVKA, Side
 
@@ -31,13 +44,20 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commits": commits.run,
     "transactions": transactions.run,
 }
+# Clients beside one another, with one broker; not brokers.
+CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
+    "python-producers": python_producers.run,
+    "python-consumers": python_consumers.run,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Kavka beside Apache Kafka 4.3 on this machine, in alternating pairs."
     )
-    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="one of them; may be given again")
+    parser.add_argument(
+        "--only", action="append", choices=[*BENCHMARKS, *CLIENTS], help="one of them; may be given again"
+    )
     parser.add_argument("--records", type=int, default=2_000_000, help="per run (default: 2,000,000)")
     parser.add_argument("--full", action="store_true", help="5,000,000 records per run, as the requirement has it")
     parser.add_argument("--pairs", type=int, default=5, help="of runs (default: 5)")
@@ -58,22 +78,31 @@ def main(argv: list[str] | None = None) -> int:
         connections=arguments.connections,
         partitions=arguments.partitions,
     )
-    names = arguments.only or list(BENCHMARKS)
+    names = arguments.only or [*BENCHMARKS, *CLIENTS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
     rows: list[Row] = []
     began = time.monotonic()
     try:
         for name in names:
             print(f"{name}:", flush=True)
-            rows += _measure(BENCHMARKS[name], options, folder / name)
+            rows += CLIENTS[name](options) if name in CLIENTS else _measure(BENCHMARKS[name], options, folder / name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    table = markdown(rows, options)
+    table = _tables(rows, options)
     print(f"\n{table}\n{time.monotonic() - began:.0f} s in all")
     _keep(rows, options, table)
     if arguments.docs is not None:
         arguments.docs.write_text(f"# Benchmarks\n\n{table}")
     return 1 if any(row.verdict == "MISSED" for row in rows) else 0
+
+
+def _tables(rows: list[Row], options: Options) -> str:
+    clients = [row for row in rows if isinstance(row, python_clients.ClientRow)]
+    brokers = [row for row in rows if not isinstance(row, python_clients.ClientRow)]
+    tables = [markdown(brokers, options)] if brokers else []
+    if clients:
+        tables.append(python_clients.markdown(clients, options.pairs))
+    return "\n".join(tables)
 
 
 def _measure(benchmark: Benchmark, options: Options, folder: Path) -> list[Row]:

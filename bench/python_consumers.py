@@ -1,0 +1,175 @@
+"""Our consumer beside those that Python has: confluent-kafka (C), kafka-python, aiokafka; to objects and to Arrow.
+
+    python -m bench --only python-consumers [--pairs 5]
+
+One topic of one partition for each size of record, in batches of 16 KB, read by all of them from its beginning, with
+every client's default settings. Measured are records per second from the first ones that arrive to the last, with the
+value of each record looked at (for Arrow: with all columns there), and the processor time of the client's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from bench.measure import Options, Row
+from bench.python_clients import (
+    SIZES,
+    Figures,
+    Run,
+    Stopwatch,
+    beside_the_best,
+    in_rounds,
+    own_process,
+    report,
+    use_form,
+)
+
+OTHERS = ("confluent", "aiokafka", "kafka-python")
+CLIENTS = ("ours", "confluent", "ours-arrow", "aiokafka", "kafka-python")
+STORED = {100: 3_000_000, 1000: 600_000}
+# The slow one reads fewer, so that a round does not take minutes.
+FEW = 200_000
+# How many records a call is asked for; more makes none of them faster.
+AT_A_TIME = 1000
+
+
+def run(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    rows: list[Row] = []
+    with Broker() as broker:
+        for size in SIZES:
+            fill(broker.bootstrap_servers, size, STORED[size])
+
+            def read(client: str, size: int = size) -> Figures:
+                count = FEW if client == "kafka-python" else STORED[size]
+                return own_process("bench.python_consumers", client, broker.bootstrap_servers, size, count)
+
+            found = in_rounds(f"{size} B", CLIENTS, options.pairs, read)
+            unit = "records/s"
+            rows += [
+                beside_the_best(f"consume to objects, {size} B", unit, "rate", found, "ours", OTHERS, 1),
+                beside_the_best(f"consume to Arrow, {size} B", unit, "rate", found, "ours-arrow", OTHERS, 2),
+                *(
+                    beside_the_best(f"consume to objects, {size} B", unit, "rate", found, "ours", [other], 1)
+                    for other in OTHERS
+                ),
+            ]
+    return rows
+
+
+def fill(servers: str, size: int, count: int) -> None:
+    from kavka import Producer
+
+    value = os.urandom(size)
+    with Producer(bootstrap_servers=servers, batch_max_bytes=0, linger_ms=50) as producer:
+        for _ in range(count):
+            producer.send(f"t{size}", value)
+
+
+def one(client: str, servers: str, size: str, count: str) -> int:
+    """A run, in a process of its own."""
+    use_form(client)
+    return report(lambda: RUNS[client](servers, f"t{size}", int(count), int(size)))
+
+
+def ours(servers: str, topic: str, count: int, size: int) -> Run:
+    from kavka import Consumer, TopicPartition
+
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", max_poll_records=AT_A_TIME) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        first = done = sum(len(record.value) for record in consumer.poll(30))
+        watch = Stopwatch()
+        while done < count * size:
+            for record in consumer.poll(30):
+                done += len(record.value)
+        return watch.read((done - first) // size)
+
+
+def ours_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
+    from kavka import Consumer, TopicPartition
+
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        batch = consumer.poll_arrow(30)
+        assert batch is not None
+        first = done = batch.num_rows
+        watch = Stopwatch()
+        while done < count:
+            batch = consumer.poll_arrow(30)
+            assert batch is not None
+            done += batch.num_rows
+        result = watch.read(done - first)
+        assert len(batch["value"][0].as_py()) == size
+        return result
+
+
+def confluent(servers: str, topic: str, count: int, size: int) -> Run:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    first = done = sum(len(message.value()) for message in consumer.consume(1, 30))
+    watch = Stopwatch()
+    while done < count * size:
+        for message in consumer.consume(AT_A_TIME, 30):
+            done += len(message.value())
+    result = watch.read((done - first) // size)
+    consumer.close()
+    return result
+
+
+def kafka_python(servers: str, topic: str, count: int, size: int) -> Run:
+    from kafka import KafkaConsumer, TopicPartition
+
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": AT_A_TIME}
+    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, **settings)
+    tp = TopicPartition(topic, 0)
+    consumer.assign([tp])
+    first = done = sum(len(record.value) for record in consumer.poll(30_000).get(tp, ()))
+    watch = Stopwatch()
+    while done < count * size:
+        for record in consumer.poll(30_000).get(tp, ()):
+            done += len(record.value)
+    result = watch.read((done - first) // size)
+    consumer.close()
+    return result
+
+
+def aiokafka(servers: str, topic: str, count: int, size: int) -> Run:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async def work() -> Run:
+        consumer = AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False)
+        await consumer.start()
+        tp = TopicPartition(topic, 0)
+        consumer.assign([tp])
+        found = await consumer.getmany(timeout_ms=30_000, max_records=AT_A_TIME)
+        first = done = sum(len(record.value) for record in found.get(tp, ()))
+        watch = Stopwatch()
+        while done < count * size:
+            found = await consumer.getmany(timeout_ms=30_000, max_records=AT_A_TIME)
+            for record in found.get(tp, ()):
+                done += len(record.value)
+        result = watch.read((done - first) // size)
+        await consumer.stop()
+        return result
+
+    return asyncio.run(work())
+
+
+RUNS = {
+    "ours": ours,
+    "ours-plain": ours,
+    "ours-arrow": ours_to_arrow,
+    "confluent": confluent,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(one(*sys.argv[2:]))
