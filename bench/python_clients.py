@@ -17,7 +17,7 @@ from bench.measure import Row, machine
 
 SIZES = (100, 1000)
 # How clients are called in tables; the others by their own names.
-TITLES = {"confluent": "confluent-kafka"}
+TITLES = {"confluent": "confluent-kafka", "confluent-tuned": "confluent-kafka (tuned)"}
 
 Figures = dict[str, float]
 # (seconds, seconds of processor time, records) of a run.
@@ -84,8 +84,8 @@ def beside_the_best(
     names = [name for name in others if name in found]
     rounds = zip(found[ours], *(found[name] for name in names), strict=True)
     pairs = [(first[figure], max(one[figure] for one in rest)) for first, *rest in rounds]
-    titles = " or ".join(TITLES.get(name, name) for name in names)
-    what = f"{what}, beside {'the best of ' if len(names) > 1 else ''}{titles}"
+    titles = "the best of the others" if len(names) > 1 else TITLES.get(names[0], names[0])
+    what = f"{what}, beside {titles}"
     return ClientRow(what, unit, pairs, f"≥ {bar:g} ×", at_least=bar)
 
 
