@@ -78,7 +78,13 @@ def use_form(client: str) -> None:
 
 
 def beside_the_best(
-    what: str, unit: str, figure: str, found: dict[str, list[Figures]], ours: str, others: Iterable[str], bar: float
+    what: str,
+    unit: str,
+    figure: str,
+    found: dict[str, list[Figures]],
+    ours: str,
+    others: Iterable[str],
+    bar: float | None = None,
 ) -> ClientRow:
     """Ours beside the best of the others, round by round."""
     names = [name for name in others if name in found]
@@ -86,7 +92,7 @@ def beside_the_best(
     pairs = [(first[figure], max(one[figure] for one in rest)) for first, *rest in rounds]
     titles = "the best of the others" if len(names) > 1 else TITLES.get(names[0], names[0])
     what = f"{what}, beside {titles}"
-    return ClientRow(what, unit, pairs, f"≥ {bar:g} ×", at_least=bar)
+    return ClientRow(what, unit, pairs, "" if bar is None else f"≥ {bar:g} ×", at_least=bar)
 
 
 def markdown(rows: Sequence[Row], rounds: int) -> str:

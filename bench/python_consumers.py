@@ -58,7 +58,8 @@ def run(options: Options) -> list[Row]:
                 beside_the_best(f"consume to objects, {size} B", unit, "rate", found, "ours", OTHERS, 1),
                 beside_the_best(f"consume to Arrow, {size} B", unit, "rate", found, "ours-arrow", OTHERS, 2),
                 *(
-                    beside_the_best(f"consume to objects, {size} B", unit, "rate", found, "ours", [other], 1)
+                    beside_the_best(f"consume to {form}, {size} B", unit, "rate", found, client, [other])
+                    for form, client in (("objects", "ours"), ("Arrow", "ours-arrow"))
                     for other in OTHERS
                 ),
             ]

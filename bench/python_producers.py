@@ -43,7 +43,7 @@ def run(options: Options) -> list[Row]:
         rows += [
             beside_the_best(what, unit, "rate", found, "ours", ["confluent"], 0.7),
             beside_the_best(what, unit, "rate", found, "ours", ["kafka-python"], 5),
-            beside_the_best(what, unit, "rate", found, "ours", ["aiokafka"], 1),
+            beside_the_best(what, unit, "rate", found, "ours", ["aiokafka"]),
             _at_most(f"processor time per record, {size} B", "µs", "cpu", found),
             _at_most(f"memory of the process, {size} B", "MB", "memory", found, 1.0),
         ]

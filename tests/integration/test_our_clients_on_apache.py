@@ -12,7 +12,15 @@ import pytest
 from tests.support import targets
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("test_our_producer.py", "test_our_admin.py", "test_documented_examples.py")
+FILES = (
+    "test_our_producer.py",
+    "test_our_consumer.py",
+    "test_our_consumer_groups.py",
+    "test_our_consumer_aio.py",
+    "test_our_admin.py",
+    "test_parallel.py",
+    "test_documented_examples.py",
+)
 
 
 @pytest.mark.java

@@ -28,7 +28,16 @@ from kavka import (
     Wakeup,
 )
 from kavka.client.errors import ClientClosed, IllegalState
-from tests.support.our_consumer import GROUPS, Heard, fill, group_settings, make_topic, numbers, poll_until, read
+from tests.support.our_consumer import (
+    Heard,
+    fill,
+    group_overrides,
+    group_settings,
+    make_topic,
+    numbers,
+    poll_until,
+    read,
+)
 from tests.support.targets import Target, start_target
 
 Make = Callable[..., Consumer]
@@ -36,7 +45,7 @@ Make = Callable[..., Consumer]
 
 @pytest.fixture(scope="module")
 def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), GROUPS)
+    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
     try:
         yield broker.bootstrap_servers
         assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
@@ -57,11 +66,6 @@ def make(servers: str) -> Iterator[Make]:
     yield one
     for consumer in made:
         consumer.close(5)
-
-
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

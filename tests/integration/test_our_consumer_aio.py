@@ -13,22 +13,17 @@ import pytest
 from kavka import ConcurrentAccess, OffsetAndMetadata, TopicPartition, Wakeup
 from kavka.aio import Consumer
 from kavka.client.errors import ClientClosed, IllegalState
-from tests.support.our_consumer import GROUPS, fill, group_settings, make_topic, numbers
+from tests.support.our_consumer import fill, group_overrides, group_settings, make_topic, numbers
 from tests.support.targets import Target, start_target
 
 
 @pytest.fixture(scope="module")
 def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), GROUPS)
+    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
     try:
         yield broker.bootstrap_servers
     finally:
         broker.close()
-
-
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 async def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[Any]:

@@ -25,11 +25,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield made
 
 
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 class Writer:
     """Writes numbers in the background, each once and in order, until it is stopped."""
 

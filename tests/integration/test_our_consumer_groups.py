@@ -21,10 +21,10 @@ from kavka import (
 )
 from kavka.client.errors import IllegalState
 from tests.support.our_consumer import (
-    GROUPS,
     Heard,
     fair,
     fill,
+    group_overrides,
     group_settings,
     make_topic,
     numbers,
@@ -36,11 +36,13 @@ from tests.support.targets import Target, start_target
 Make = Callable[..., Consumer]
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
+# In place of a strategy: a group of the new protocol, whose broker assigns.
+NEW = pytest.param(None, marks=pytest.mark.new_groups)
 
 
 @pytest.fixture(scope="module")
 def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), GROUPS)
+    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
     try:
         yield broker.bootstrap_servers
         assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
@@ -62,11 +64,6 @@ def make(servers: str) -> Iterator[Make]:
         consumer.close(5)
 
 
-@pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def group() -> str:
     return f"g-{uuid.uuid4().hex[:8]}"
@@ -79,7 +76,7 @@ def partitions(topic: str, count: int) -> set[TopicPartition]:
 # --- rebalances
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, None])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, NEW])
 def test_members_share_and_those_that_stay_take_over(
     servers: str, make: Make, topic: str, group: str, strategy: str | None
 ) -> None:
@@ -132,7 +129,7 @@ def test_nothing_is_read_twice_when_partitions_move(
     assert sorted(seen) == sorted(numbers(2000))  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("kind", ["cooperative-sticky", None])
+@pytest.mark.parametrize("kind", ["cooperative-sticky", NEW])
 def test_a_newcomer_takes_from_others_only_what_it_gets(
     servers: str, make: Make, topic: str, group: str, kind: str | None
 ) -> None:
@@ -244,6 +241,7 @@ def test_a_rebalance_can_be_asked_for(servers: str, make: Make, topic: str, grou
         alone.enforce_rebalance()
 
 
+@pytest.mark.new_groups
 def test_members_of_both_protocols_may_be_in_one_group(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 4)
     classic = make(**group_settings("classic", "range"), group_id=group)
@@ -361,7 +359,9 @@ def test_a_second_member_with_the_same_instance_id_takes_its_place_or_is_refused
 # --- patterns
 
 
-@pytest.mark.parametrize("how", ["classic", "here", "there"])
+@pytest.mark.parametrize(
+    "how", ["classic", *(pytest.param(how, marks=pytest.mark.new_groups) for how in ("here", "there"))]
+)
 def test_a_pattern_takes_in_new_topics(servers: str, make: Make, group: str, how: str) -> None:
     name = f"p{uuid.uuid4().hex[:8]}"
     make_topic(servers, f"{name}-a", 2)
@@ -380,6 +380,7 @@ def test_a_pattern_takes_in_new_topics(servers: str, make: Make, group: str, how
     assert consumer.subscription() == {f"{name}-a", f"{name}-b"}
 
 
+@pytest.mark.new_groups
 def test_a_pattern_that_the_broker_does_not_take_is_an_error(servers: str, make: Make, group: str) -> None:
     consumer = make(**group_settings("consumer"), group_id=group)
     consumer.subscribe(pattern="(")

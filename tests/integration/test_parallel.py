@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
-import kavka.testing
 from kavka import ConfigError, Consumer, ConsumerRecord, Producer, TopicPartition
 from kavka.parallel import ConsumerThreads, HandlerFailed, HandlerPool
-from tests.support.our_consumer import GROUPS, fill, make_topic, numbers
+from tests.support.our_consumer import fill, group_overrides, make_topic, numbers
+from tests.support.targets import Target, start_target
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with kavka.testing.Broker(GROUPS) as broker:
+def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
+    try:
         yield broker.bootstrap_servers
+    finally:
+        broker.close()
 
 
 @pytest.fixture
@@ -245,7 +248,6 @@ def test_threads_share_the_partitions_in_order(servers: str, settings: dict[str,
     assert committed(settings, topic, 4) == {p: 250 for p in range(4)}
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_pools_that_come_and_go_handle_everything_once(
     servers: str, settings: dict[str, Any], topic: str, protocol: str
 ) -> None:
