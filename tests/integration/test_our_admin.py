@@ -35,6 +35,9 @@ from kavka.client.admin.types import (
     TopicPartitionReplica,
 )
 from kavka.client.errors import ClientClosed, UnsupportedVersion
+from kavka.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from kavka.protocol.messages.elect_leaders import ElectLeadersRequest
+from tests.support import wire
 from tests.support.reading import read_values
 from tests.support.targets import Target
 
@@ -372,25 +375,40 @@ def test_a_transaction_that_hangs_can_be_ended(admin: Admin, target: Target, top
 # --- replicas
 
 
-def test_elections_and_reassignments(admin: Admin, topic: str) -> None:
-    admin.create_topics([NewTopic(topic, 1, 1)])
-    tp = TopicPartition(topic, 0)
-    try:
-        outcome = admin.elect_leaders(ElectionType.PREFERRED, [tp])
-        missing = None
-    except UnsupportedVersion as error:
-        missing = error
-    if missing is not None:
-        pytest.skip(f"not served yet: {missing}")
-    error = outcome[tp]
-    assert error is not None
-    assert error.code == ErrorCode.ELECTION_NOT_NEEDED
+def test_elections_and_reassignments(admin: Admin, target: Target, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])
+    tp, other, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic, 7)
     broker = admin.describe_cluster().nodes[0].id
-    admin.alter_partition_reassignments({tp: [broker]})
-    assert eventually(lambda: admin.list_partition_reassignments([tp]) == {})
+    served = wire.served(target.address)
+    if ElectLeadersRequest.API_KEY not in served:
+        with pytest.raises(UnsupportedVersion, match="ElectLeaders"):
+            admin.elect_leaders(ElectionType.PREFERRED, [tp])
+    else:
+        outcome = admin.elect_leaders(ElectionType.PREFERRED, [tp, other, missing])
+        assert {one: error and error.code for one, error in outcome.items()} == {
+            tp: ErrorCode.ELECTION_NOT_NEEDED,
+            other: ErrorCode.ELECTION_NOT_NEEDED,
+            missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        unclean = admin.elect_leaders(ElectionType.UNCLEAN, [tp])[tp]
+        assert unclean is not None
+        assert unclean.code == ErrorCode.ELECTION_NOT_NEEDED
+        assert admin.elect_leaders() == {}
+    if AlterPartitionReassignmentsRequest.API_KEY not in served:
+        with pytest.raises(AdminError, match="AlterPartitionReassignments"):
+            admin.alter_partition_reassignments({tp: [broker]})
+        with pytest.raises(UnsupportedVersion, match="ListPartitionReassignments"):
+            admin.list_partition_reassignments()
+        return
+    admin.alter_partition_reassignments({tp: [broker], other: [broker]})
+    assert eventually(lambda: admin.list_partition_reassignments([tp, other]) == {})
+    assert admin.list_partition_reassignments() == {}
     with pytest.raises(AdminError) as caught:
-        admin.alter_partition_reassignments({tp: [broker, 99]})
-    assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        admin.alter_partition_reassignments({tp: [broker, 99], other: None})
+    assert {one: error.code for one, error in caught.value.errors.items()} == {
+        tp: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    }
 
 
 # --- the client itself

@@ -161,6 +161,14 @@ def answers(address: tuple[str, int], timeout: float = 5.0) -> bool:
         return False
 
 
+def served(address: tuple[str, int]) -> set[int]:
+    """The keys of the requests that a broker says it serves."""
+    with Wire(address) as wire:
+        answer = wire.call(API_VERSIONS, 0, b"")
+        assert answer.int16() == 0
+        return {answer.unpack("hhh")[0] for _ in range(answer.int32())}
+
+
 # --- record formats ---------------------------------------------------------------------------------------------
 
 
