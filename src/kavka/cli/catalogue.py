@@ -59,6 +59,22 @@ TOOLS = (
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change the settings of topics, brokers and groups", "kavka.cli.configs"),
     Tool("consumer-groups", GROUPS, "list, describe and delete groups, reset offsets", "kavka.cli.consumer_groups"),
+    Tool("transactions", GROUPS, "show transactions, find and end those that hang", "kavka.cli.transactions"),
+    Tool("delete-records", RECORDS, "delete the oldest records of partitions", "kavka.cli.delete_records"),
+    Tool("log-dirs", REPLICAS, "show what lies in the log directories of brokers", "kavka.cli.log_dirs"),
+    Tool("leader-election", REPLICAS, "elect leaders", "kavka.cli.leader_election"),
+    Tool(
+        "preferred-replica-election", REPLICAS, "elect preferred leaders (the older tool)",
+        "kavka.cli.leader_election", main="preferred_main", table="PREFERRED_COMMAND",
+    ),
+    Tool(
+        "broker-api-versions", BROKER, "show which requests brokers serve", "kavka.cli.cluster_info",
+        main="api_versions_main", table="API_VERSIONS_COMMAND",
+    ),
+    Tool(
+        "features", BROKER, "show and set the levels of features", "kavka.cli.cluster_info",
+        main="features_main", table="FEATURES_COMMAND",
+    ),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

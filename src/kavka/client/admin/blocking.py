@@ -14,6 +14,7 @@ from kavka.client.admin import aio
 from kavka.client.admin.types import (
     AbortTransactionSpec,
     AlterConfigOp,
+    ApiVersionRange,
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
@@ -263,6 +264,12 @@ class Admin:
         """Which versions of its features the cluster runs with, and which the broker that answers knows."""
         return self._io.run(self._aio.describe_features(timeout=timeout))
 
+    def describe_api_versions(
+        self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> dict[int, dict[int, ApiVersionRange]]:
+        """By broker, of these or of all: the requests that it serves, by their key, with the versions of each."""
+        return self._io.run(self._aio.describe_api_versions(brokers, timeout=timeout))
+
     def update_features(
         self,
         levels: Mapping[str, int],
@@ -279,10 +286,11 @@ class Admin:
         )
 
     def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+        self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The producers that the partition's leader knows, with where their open transaction began."""
-        return self._io.run(self._aio.describe_producers(partitions, timeout=timeout))
+        """The producers that the partition's leader knows, or another replica's broker, with where their open
+        transaction began."""
+        return self._io.run(self._aio.describe_producers(partitions, broker_id=broker_id, timeout=timeout))
 
     def list_transactions(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kavka import __version__
-from kavka.client.admin.base import AdminBase
-from kavka.client.admin.types import ClusterDescription, FeatureMetadata, operations
+from kavka.client.admin.base import AdminBase, Outcome, gather
+from kavka.client.admin.types import ApiVersionRange, ClusterDescription, FeatureMetadata, operations
 from kavka.client.connection import SOFTWARE_NAME
 from kavka.client.errors import error_of
 from kavka.client.metadata import Node
@@ -63,6 +63,23 @@ class Brokers(AdminBase):
             )
 
         return await self._once("describe_features", attempt, timeout)
+
+    async def describe_api_versions(
+        self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> dict[int, dict[int, ApiVersionRange]]:
+        """By broker, of these or of all: the requests that it serves, by their key, with the versions of each."""
+
+        async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+            response = await self._ask(node_id, request)
+            if response.error_code:
+                return {}, {node_id: error_of(response.error_code)}
+            return {node_id: {k.api_key: ApiVersionRange(k.min_version, k.max_version) for k in response.api_keys}}, {}
+
+        async def attempt(ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
+            return await gather({broker: [broker] for broker in ids}, ask)
+
+        return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
 
     async def update_features(
         self,

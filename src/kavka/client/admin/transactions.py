@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kavka.client.admin.base import AdminBase, Outcome, by_topic, listed
+from kavka.client.admin.base import AdminBase, Outcome, by_topic, gather, listed
 from kavka.client.admin.types import (
     AbortTransactionSpec,
     ProducerState,
@@ -30,9 +30,10 @@ from kavka.protocol.messages.write_txn_markers import (
 
 class Transactions(AdminBase):
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+        self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The producers that the partition's leader knows, with where their open transaction began."""
+        """The producers that the partition's leader knows, or another replica's broker, with where their open
+        transaction began."""
 
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
             topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(some).items()]
@@ -58,7 +59,15 @@ class Transactions(AdminBase):
                     ]
             return done, errors
 
-        return await self._each_leader([TopicPartition(*tp) for tp in partitions], ask, timeout)
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        if broker_id is None:
+            return await self._each_leader(wanted, ask, timeout)
+
+        async def attempt(left: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
+            await self._brokers()
+            return await gather({broker_id: left}, ask)
+
+        return await self._each(wanted, attempt, timeout)
 
     async def list_transactions(
         self,
@@ -91,7 +100,7 @@ class Transactions(AdminBase):
                     if response.error_code:
                         raise error_of(response.error_code)
                     done[broker] = [
-                        TransactionListing(t.transactional_id, t.producer_id, t.transaction_state)
+                        TransactionListing(t.transactional_id, t.producer_id, t.transaction_state, broker)
                         for t in response.transaction_states
                     ]
                 except KafkaError as error:

@@ -207,6 +207,13 @@ class FeatureMetadata:
     finalized_epoch: int | None
 
 
+class ApiVersionRange(NamedTuple):
+    """The versions of a request that a broker serves."""
+
+    min: int
+    max: int
+
+
 # --- groups
 
 
@@ -313,9 +320,12 @@ class ProducerState(NamedTuple):
 
 
 class TransactionListing(NamedTuple):
+    """`coordinator` is the id of the broker that looks after it."""
+
     transactional_id: str
     producer_id: int
     state: str
+    coordinator: int = -1
 
 
 @dataclass(frozen=True, slots=True)

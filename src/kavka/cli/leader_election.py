@@ -1,0 +1,137 @@
+"""`kavka leader-election` (`kafka-leader-election`), and the older `kafka-preferred-replica-election`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kavka.cli.connecting import COMMAND_CONFIG, JSON, admin_for, connection_options
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import print_json
+from kavka.cli.partitions import member, read_json
+from kavka.cli.tool import ToolError, fail, reason, run
+from kavka.common.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+    from kavka.common.errors import KafkaError
+
+FILE_HELP = 'Partitions in a file: {"partitions": [{"topic": "foo", "partition": 1}]}.'
+
+COMMAND = Command(
+    "leader-election",
+    "Elect leaders: the preferred replica (the first of the list), or, where no replica in sync lives, any that lives.",
+    (
+        Option(
+            "election-type",
+            "preferred: only where the leader is another replica. unclean: only where there is no leader; records may "
+            "be lost.",
+            "election type",
+            choices=("PREFERRED", "UNCLEAN"),
+            ignore_case=True,
+            required=True,
+        ),
+        Option("topic", "The topic of the partition.", "topic name", completes="topic"),
+        Option("partition", "The partition.", "partition id", int),
+        Option("path-to-json-file", FILE_HELP, "Path to JSON file", completes="file"),
+        Option("all-topic-partitions", "All partitions that need it."),
+        Option("admin.config", "As --command-config.", "config file", older=True, completes="file"),
+        JSON,
+        *connection_options(),
+    ),
+    examples=(
+        "kavka leader-election --bootstrap-server localhost:9092 --election-type preferred --all-topic-partitions",
+        "kavka leader-election --bootstrap-server localhost:9092 --election-type preferred --topic a --partition 2",
+    ),
+)
+
+PREFERRED_COMMAND = Command(
+    "preferred-replica-election",
+    "Elect the preferred replica (the first of the list) of partitions, or of all. The older form of "
+    "kafka-leader-election --election-type preferred.",
+    (
+        Option("path-to-json-file", FILE_HELP, "list of partitions", completes="file"),
+        Option("admin.config", "As --command-config.", "config file", older=True, completes="file"),
+        JSON,
+        *connection_options(),
+    ),
+    examples=("kavka preferred-replica-election --bootstrap-server localhost:9092",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _body)
+
+
+def preferred_main(argv: list[str]) -> int:
+    return run(PREFERRED_COMMAND, argv, _preferred_body)
+
+
+def read_partitions(path: str) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
+    for number, entry in enumerate(member(read_json(path), "partitions", list, path), start=1):
+        where = f"{path}: partition {number}"
+        tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
+        if tp in found:
+            raise ToolError(f"Replica election data contains duplicate partitions: {tp}")
+        found.append(tp)
+    return found
+
+
+def _body(args: Arguments) -> int:
+    ways = [name for name in ("topic", "all-topic-partitions", "path-to-json-file") if name in args]
+    if len(ways) != 1:
+        raise UsageError(
+            "One and only one of the following options is required: topic, all-topic-partitions, path-to-json-file"
+        )
+    partitions: list[TopicPartition] | None = None
+    if "topic" in args:
+        if "partition" not in args:
+            raise UsageError("Missing required option(s): partition")
+        partitions = [TopicPartition(args["topic"], args["partition"])]
+    elif "partition" in args:
+        raise UsageError("Option partition is only allowed if topic is used")
+    elif "path-to-json-file" in args:
+        partitions = read_partitions(args["path-to-json-file"])
+    with admin_for(args, config=_config(args)) as admin:
+        return _elect(admin, args, args["election-type"], partitions)
+
+
+def _config(args: Arguments) -> str:
+    args.forbid("admin.config", "command-config")
+    return "admin.config" if "admin.config" in args else COMMAND_CONFIG.name
+
+
+def _preferred_body(args: Arguments) -> int:
+    partitions = read_partitions(args["path-to-json-file"]) if "path-to-json-file" in args else None
+    with admin_for(args, config=_config(args)) as admin:
+        return _elect(admin, args, "PREFERRED", partitions)
+
+
+def _elect(admin: Admin, args: Arguments, kind: str, partitions: list[TopicPartition] | None) -> int:
+    from kavka.client.admin.types import ElectionType
+    from kavka.common.errors import ErrorCode
+
+    results = admin.elect_leaders(ElectionType[kind], partitions)
+    done = sorted(tp for tp, error in results.items() if error is None)
+    needless = sorted(
+        tp for tp, error in results.items() if error is not None and error.code is ErrorCode.ELECTION_NOT_NEEDED
+    )
+    failed: dict[TopicPartition, KafkaError] = {
+        tp: error for tp, error in sorted(results.items()) if error is not None and tp not in needless
+    }
+    if args["json"]:
+        said = {tp: "elected" for tp in done} | {tp: "not needed" for tp in needless}
+        said |= {tp: reason(error) for tp, error in failed.items()}
+        print_json([{"topic": tp.topic, "partition": tp.partition, "result": said[tp]} for tp in sorted(said)])
+    else:
+        if done:
+            print(f"Successfully completed leader election ({kind}) for partitions {_listed(done)}")
+        if needless:
+            print(f"Valid replica already elected for partitions {_listed(needless)}")
+        for tp, error in failed.items():
+            print(f"Error completing leader election ({kind}) for partition: {tp}: {reason(error)}")
+    return fail(f"{len(failed)} replica(s) could not be elected") if failed else 0
+
+
+def _listed(partitions: list[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))

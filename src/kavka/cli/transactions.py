@@ -1,0 +1,334 @@
+"""`kavka transactions` (`kafka-transactions`): transactions that are open, and ending those that hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kavka.cli.connecting import JSON, admin_for, connection_options
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.tool import ToolError, reason, run
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+    from kavka.client.admin.types import ProducerState
+
+_TOPIC = Option("topic", "The topic.", "topic", required=True, completes="topic")
+_PARTITION = Option("partition", "The partition.", "partition", int, required=True)
+MOST_AT_ONCE = 500
+MINUTE_MS = 60_000
+
+COMMAND = Command(
+    "transactions",
+    "Show the transactions that coordinators and partitions know of, find those that hang and end them.",
+    (JSON, *connection_options()),
+    subcommands=(
+        Command(
+            "list",
+            "List transactions.",
+            (
+                Option("duration-filter", "Only those that run longer than this (ms); all if negative.", "ms", int, -1),
+                Option("transactional-id-pattern", "Only ids that this regular expression fits.", "pattern"),
+            ),
+        ),
+        Command(
+            "describe",
+            "Describe the state of a transactional id.",
+            (Option("transactional-id", "The id.", "transactional id", required=True),),
+        ),
+        Command(
+            "describe-producers",
+            "Describe the producers that a partition knows.",
+            (
+                Option("broker-id", "Ask the replica on this broker, not the leader.", "broker id", int),
+                _TOPIC,
+                _PARTITION,
+            ),
+        ),
+        Command(
+            "abort",
+            "End a transaction that hangs in a partition.",
+            (
+                _TOPIC,
+                _PARTITION,
+                Option("start-offset", "Where the transaction began.", "start offset", int),
+                Option("producer-id", "For brokers before 3.0, with the next two.", "producer id", int, older=True),
+                Option("producer-epoch", "See --producer-id.", "producer epoch", int, older=True),
+                Option("coordinator-epoch", "See --producer-id.", "coordinator epoch", int, older=True),
+            ),
+        ),
+        Command(
+            "find-hanging",
+            "Find transactions that no coordinator ends any more.",
+            (
+                Option("broker-id", "Look on this broker.", "broker id", int),
+                Option(
+                    "max-transaction-timeout",
+                    "Only those that are older than this (minutes): what producers may have at most.",
+                    "minutes",
+                    int,
+                    15,
+                ),
+                Option("topic", "Look in this topic.", "topic", completes="topic"),
+                Option("partition", "Look in this partition of the topic.", "partition", int),
+            ),
+        ),
+        Command(
+            "forceTerminateTransaction",
+            "Abort the open transaction of a transactional id and shut its producer out.",
+            (Option("transactionalId", "The id.", "transactional id", required=True),),
+        ),
+    ),
+    examples=(
+        "kavka transactions --bootstrap-server localhost:9092 list",
+        "kavka transactions --bootstrap-server localhost:9092 find-hanging --broker-id 0",
+        "kavka transactions --bootstrap-server localhost:9092 abort --topic orders --partition 0 --start-offset 42",
+    ),
+)
+
+HANGING = (
+    "Topic",
+    "Partition",
+    "ProducerId",
+    "ProducerEpoch",
+    "CoordinatorEpoch",
+    "StartOffset",
+    "LastTimestamp",
+    "Duration(min)",
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _body)
+
+
+def _body(args: Arguments) -> None:
+    what = {
+        "list": _list,
+        "describe": _describe,
+        "describe-producers": _describe_producers,
+        "abort": _abort,
+        "find-hanging": _find_hanging,
+        "forceTerminateTransaction": _terminate,
+    }[args.subcommand]
+    if args.subcommand == "find-hanging":
+        if "topic" not in args and "broker-id" not in args:
+            raise UsageError(
+                "The `find-hanging` command requires either --topic or --broker-id to limit the scope of the search"
+            )
+        if "partition" in args and "topic" not in args:
+            raise UsageError("The --partition argument requires --topic to be provided")
+    with admin_for(args) as admin:
+        what(admin, args)
+
+
+def show(args: Arguments, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table as Kafka prints it: every column padded and followed by a tab."""
+    rows = list(rows)
+    if args["json"]:
+        names = [heading[0].lower() + heading[1:].replace("(min)", "Minutes") for heading in headings]
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    if at_terminal():
+        print_table(headings, rows)
+        return
+    texts = [list(headings), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(headings))]
+    for row in texts:
+        print("".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True)))
+
+
+def _list(admin: Admin, args: Arguments) -> None:
+    longer = args["duration-filter"]
+    try:
+        found = admin.list_transactions(
+            longer_than_ms=longer if longer >= 0 else None, pattern=args["transactional-id-pattern"]
+        )
+    except KafkaError as error:
+        raise ToolError(f"Failed to list transactions: {reason(error)}") from None
+    show(
+        args,
+        ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
+        [(t.transactional_id, t.coordinator, t.producer_id, t.state) for t in found],
+    )
+
+
+def _describe(admin: Admin, args: Arguments) -> None:
+    name = args["transactional-id"]
+    try:
+        found = admin.describe_transactions(name)[name]
+    except KafkaError as error:
+        raise ToolError(
+            f"Failed to describe transaction state of transactional-id `{name}`: {reason(error)}"
+        ) from None
+    began = found.start_time_ms
+    show(
+        args,
+        (
+            "CoordinatorId",
+            "TransactionalId",
+            "ProducerId",
+            "ProducerEpoch",
+            "TransactionState",
+            "TransactionTimeoutMs",
+            "CurrentTransactionStartTimeMs",
+            "TransactionDurationMs",
+            "TopicPartitions",
+        ),
+        [
+            (
+                found.coordinator.id,
+                name,
+                found.producer_id,
+                found.producer_epoch,
+                found.state,
+                found.timeout_ms,
+                began,
+                None if began is None else _now_ms() - began,
+                ",".join(map(str, sorted(found.partitions))),
+            )
+        ],
+    )
+
+
+def _describe_producers(admin: Admin, args: Arguments) -> None:
+    tp = TopicPartition(args["topic"], args["partition"])
+    broker = args["broker-id"]
+    try:
+        found = admin.describe_producers([tp], broker_id=broker)[tp]
+    except KafkaError as error:
+        who = "leader" if broker is None else f"broker {broker}"
+        raise ToolError(f"Failed to describe producers for partition {tp} on {who}: {reason(error)}") from None
+    show(
+        args,
+        (
+            "ProducerId",
+            "ProducerEpoch",
+            "LatestCoordinatorEpoch",
+            "LastSequence",
+            "LastTimestamp",
+            "CurrentTransactionStartOffset",
+        ),
+        [
+            (
+                p.producer_id,
+                p.producer_epoch,
+                -1 if p.coordinator_epoch is None else p.coordinator_epoch,
+                p.last_sequence,
+                p.last_timestamp,
+                p.current_transaction_start_offset,
+            )
+            for p in found
+        ],
+    )
+
+
+def _abort(admin: Admin, args: Arguments) -> None:
+    from kavka.client.admin.types import AbortTransactionSpec
+
+    tp = TopicPartition(args["topic"], args["partition"])
+    if "start-offset" in args:
+        try:
+            producers = admin.describe_producers([tp])[tp]
+        except KafkaError as error:
+            raise ToolError(f"Failed to validate producer state for partition {tp}: {reason(error)}") from None
+        start = args["start-offset"]
+        open_one = next((p for p in producers if p.current_transaction_start_offset == start), None)
+        if open_one is None:
+            raise ToolError(f"Could not find any open transactions starting at offset {start} on partition {tp}")
+        epoch = open_one.coordinator_epoch or 0
+        spec = AbortTransactionSpec(tp, open_one.producer_id, open_one.producer_epoch, epoch)
+    elif "producer-id" in args:
+        for name in ("producer-epoch", "coordinator-epoch"):
+            if name not in args:
+                raise UsageError(f"Missing required argument --{name}")
+        # A transaction that hung before its producer ended any has no epoch of a coordinator: 0 is before all others.
+        epoch = max(0, args["coordinator-epoch"])
+        spec = AbortTransactionSpec(tp, args["producer-id"], args["producer-epoch"], epoch)
+    else:
+        raise UsageError(
+            "The transaction to abort must be identified either with --start-offset (for brokers on 3.0 or above) or "
+            "with --producer-id, --producer-epoch, and --coordinator-epoch (for older brokers)"
+        )
+    try:
+        admin.abort_transaction(spec)
+    except KafkaError as error:
+        raise ToolError(f"Failed to abort transaction {spec.producer_id} on {tp}: {reason(error)}") from None
+
+
+def _find_hanging(admin: Admin, args: Arguments) -> None:
+    oldest = _now_ms() - args["max-transaction-timeout"] * MINUTE_MS
+    partitions = _partitions_to_search(admin, args)
+    open_ones: list[tuple[TopicPartition, ProducerState]] = []
+    for first in range(0, len(partitions), MOST_AT_ONCE):
+        found = admin.describe_producers(partitions[first : first + MOST_AT_ONCE], broker_id=args["broker-id"])
+        open_ones += [
+            (tp, p)
+            for tp, producers in sorted(found.items())
+            for p in producers
+            if p.current_transaction_start_offset is not None and p.last_timestamp < oldest
+        ]
+    hanging = [(tp, p) for tp, p in open_ones if _nobody_ends(admin, tp, p)]
+    show(
+        args,
+        HANGING,
+        [
+            (
+                tp.topic,
+                tp.partition,
+                p.producer_id,
+                p.producer_epoch,
+                -1 if p.coordinator_epoch is None else p.coordinator_epoch,
+                p.current_transaction_start_offset,
+                p.last_timestamp,
+                (_now_ms() - p.last_timestamp) // MINUTE_MS,
+            )
+            for tp, p in hanging
+        ],
+    )
+
+
+def _partitions_to_search(admin: Admin, args: Arguments) -> list[TopicPartition]:
+    if "partition" in args:
+        return [TopicPartition(args["topic"], args["partition"])]
+    topics = [args["topic"]] if "topic" in args else sorted(admin.list_topics())
+    broker = args["broker-id"]
+    return sorted(
+        TopicPartition(description.name, info.partition)
+        for description in (admin.describe_topics(topics).values() if topics else ())
+        for info in description.partitions
+        if broker is None or any(node.id == broker for node in info.replicas)
+    )
+
+
+def _nobody_ends(admin: Admin, tp: TopicPartition, producer: ProducerState) -> bool:
+    """Whether no coordinator has this partition in a transaction of this producer."""
+    from kavka.client.admin import AdminError
+    from kavka.common.errors import ErrorCode
+
+    names = [t.transactional_id for t in admin.list_transactions(producer_ids=[producer.producer_id])]
+    if not names:
+        return True
+    try:
+        described = admin.describe_transactions(names)
+    except AdminError as error:
+        if any(why.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND for why in error.errors.values()):
+            raise
+        described = error.results
+    return not any(tp in transaction.partitions for transaction in described.values())
+
+
+def _terminate(admin: Admin, args: Arguments) -> None:
+    name = args["transactionalId"]
+    try:
+        admin.fence_producers([name])
+    except KafkaError as error:
+        raise ToolError(f"Failed to force terminate transactionalId `{name}`: {reason(error)}") from None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
