@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import threading
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from bench.sides import Side
 from tests.support.java_client import probe_command, tool_command
@@ -19,7 +19,22 @@ FETCH_SIZE = 1_048_576
 TOOL_JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:MaxInlineLevel=15")
 
 _PRODUCED = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\)", re.MULTILINE)
+_LATENCIES = re.compile(r"([\d.]+) ms 50th, ([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99\.9th")
 _READY = re.compile(r"^ready$")
+
+
+class HasBootstrap(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class Latencies(NamedTuple):
+    """Milliseconds from `send` to the acknowledgement."""
+
+    p50: float
+    p95: float
+    p99: float
+    p999: float
 
 
 class Client:
@@ -56,16 +71,19 @@ class Client:
 
 
 class Producer(Client):
-    """Apache's ProducerPerformance with the settings of the requirement: acks=1, batches of 16 KB, no limit."""
+    """Apache's ProducerPerformance with the settings of the requirement: acks=1, batches of 16 KB, no limit; a rate and
+    records that do not count for latency where asked for."""
 
-    def __init__(self, side: Side, topic: str, records: int) -> None:
+    def __init__(
+        self, side: HasBootstrap, topic: str, records: int, *, acks: str = "1", rate: int = -1, warm_up: int = 0
+    ) -> None:
         super().__init__(
             tool_command(
                 VERSION,
                 "producer-perf",
                 *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_SIZE)),
-                *("--throughput", "-1"),
-                *("--producer-props", f"bootstrap.servers={side.bootstrap}", "acks=1", "batch.size=16384"),
+                *("--throughput", str(rate), "--warmup-records", str(warm_up)),
+                *("--producer-props", f"bootstrap.servers={side.bootstrap}", f"acks={acks}", "batch.size=16384"),
                 jvm=TOOL_JVM,
             )
         )
@@ -76,6 +94,14 @@ class Producer(Client):
         if not found:
             raise RuntimeError("ProducerPerformance reported nothing")
         return float(found[-1][1])
+
+    def latencies(self, timeout: float = 1800.0) -> Latencies:
+        """Of the records after the warm-up."""
+        output = self.output(timeout)
+        found = _LATENCIES.findall(output)
+        if not found:
+            raise RuntimeError(f"ProducerPerformance reported no latencies: {output[-500:]}")
+        return Latencies(*map(float, found[-1]))
 
 
 class Consumer(Client):

@@ -9,9 +9,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bench.sides import APACHE, KAVKA, Side
+from bench.sides import APACHE, KAVKA
+
+AnySide = TypeVar("AnySide")
+"""One broker, or a cluster of them."""
 
 
 @dataclass
@@ -21,6 +24,7 @@ class Options:
     groups: bool = False
     connections: int = 5000
     partitions: int = 1000
+    cluster_partitions: int = 2000
 
 
 @dataclass
@@ -80,7 +84,7 @@ def number(value: float, unit: str) -> str:
 
 
 def in_pairs(
-    sides: dict[str, Side], pairs: int, run: Callable[[Side, int], float], *, say: str
+    sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, say: str
 ) -> list[tuple[float, float]]:
     """Runs both sides in turn, `pairs` times; who goes first changes, so that a drift of the machine evens out."""
     values: list[tuple[float, float]] = []
@@ -114,7 +118,7 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def markdown(rows: Sequence[Row], options: Options) -> str:
+def markdown(rows: Sequence[Row], options: Options, apache: str = "4.3") -> str:
     about = machine()
     lines = [
         f"Machine: {about['processor']}, {about['memory']}, {about['system']}; Python {about['python']},",
@@ -122,7 +126,7 @@ def markdown(rows: Sequence[Row], options: Options) -> str:
         "after a first run that is not counted; values are medians, the ratio is the median of the pairs' ratios",
         "(Kavka / Apache Kafka).",
         "",
-        "| what | Kavka | Apache Kafka 4.3 | ratio | bar | |",
+        f"| what | Kavka | Apache Kafka {apache} | ratio | bar | |",
         "|---|---|---|---|---|---|",
     ]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]

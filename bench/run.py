@@ -14,6 +14,9 @@ from pathlib import Path
 from bench import (
     both,
     catch_up,
+    cluster_controller,
+    cluster_failover,
+    cluster_produce,
     commits,
     consume,
     groups,
@@ -25,6 +28,7 @@ from bench import (
     start,
     transactions,
 )
+from bench.cluster_sides import ClusterRow, ClusterSide
 from bench.measure import Options, Row, machine, markdown
 from bench.sides import APACHE, KAVKA, Side
 
@@ -32,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 
 Benchmark = Callable[[dict[str, Side], Options], list[Row]]
+ClusterBenchmark = Callable[[dict[str, ClusterSide], Options], list[Row]]
 
 BENCHMARKS: dict[str, Benchmark] = {
     "produce": produce.run,
@@ -49,21 +54,28 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "python-producers": python_producers.run,
     "python-consumers": python_consumers.run,
 }
+# With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
+CLUSTERS: dict[str, ClusterBenchmark] = {
+    "cluster-produce": cluster_produce.run,
+    "cluster-latency": cluster_produce.run_latency,
+    "cluster-failover": cluster_failover.run,
+    "cluster-controller": cluster_controller.run,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Kavka beside Apache Kafka 4.3 on this machine, in alternating pairs."
+        prog="python -m bench", description="Kavka beside Apache Kafka on this machine, in alternating pairs."
     )
-    parser.add_argument(
-        "--only", action="append", choices=[*BENCHMARKS, *CLIENTS], help="one of them; may be given again"
-    )
+    names = [*BENCHMARKS, *CLIENTS, *CLUSTERS]
+    parser.add_argument("--only", action="append", choices=names, help="one of them; may be given again")
     parser.add_argument("--records", type=int, default=2_000_000, help="per run (default: 2,000,000)")
     parser.add_argument("--full", action="store_true", help="5,000,000 records per run, as the requirement has it")
     parser.add_argument("--pairs", type=int, default=5, help="of runs (default: 5)")
     parser.add_argument("--groups", action="store_true", help="consume with ConsumerPerformance, which needs groups")
     parser.add_argument("--connections", type=int, default=5000, help="idle ones (default: 5,000)")
     parser.add_argument("--partitions", type=int, default=1000, help="for the start (default: 1,000)")
+    parser.add_argument("--cluster-partitions", type=int, default=2000, help="for the controller (default: 2,000)")
     parser.add_argument("--folder", type=Path, help="where the brokers keep their data (default: a temporary folder)")
     parser.add_argument("--docs", type=Path, help="write the table to this file too")
     return parser
@@ -77,15 +89,21 @@ def main(argv: list[str] | None = None) -> int:
         groups=arguments.groups,
         connections=arguments.connections,
         partitions=arguments.partitions,
+        cluster_partitions=arguments.cluster_partitions,
     )
-    names = arguments.only or [*BENCHMARKS, *CLIENTS]
+    names = arguments.only or [*BENCHMARKS, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
     rows: list[Row] = []
     began = time.monotonic()
     try:
         for name in names:
             print(f"{name}:", flush=True)
-            rows += CLIENTS[name](options) if name in CLIENTS else _measure(BENCHMARKS[name], options, folder / name)
+            if name in CLIENTS:
+                rows += CLIENTS[name](options)
+            elif name in CLUSTERS:
+                rows += _measure_clusters(CLUSTERS[name], options, folder / name)
+            else:
+                rows += _measure(BENCHMARKS[name], options, folder / name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     table = _tables(rows, options)
@@ -98,8 +116,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _tables(rows: list[Row], options: Options) -> str:
     clients = [row for row in rows if isinstance(row, python_clients.ClientRow)]
-    brokers = [row for row in rows if not isinstance(row, python_clients.ClientRow)]
+    clusters = [row for row in rows if isinstance(row, ClusterRow)]
+    brokers = [row for row in rows if not isinstance(row, python_clients.ClientRow | ClusterRow)]
     tables = [markdown(brokers, options)] if brokers else []
+    if clusters:
+        tables.append(markdown(clusters, options, "3.9.1, 3 brokers"))
     if clients:
         tables.append(python_clients.markdown(clients, options.pairs))
     return "\n".join(tables)
@@ -112,6 +133,18 @@ def _measure(benchmark: Benchmark, options: Options, folder: Path) -> list[Row]:
         if benchmark is not start.run:
             for side in sides.values():
                 side.start()
+        return benchmark(sides, options)
+    finally:
+        for side in sides.values():
+            side.close()
+
+
+def _measure_clusters(benchmark: ClusterBenchmark, options: Options, folder: Path) -> list[Row]:
+    sides: dict[str, ClusterSide] = {}
+    try:
+        for name in (KAVKA, APACHE):
+            sides[name] = ClusterSide(name, folder / name)
+            sides[name].start()
         return benchmark(sides, options)
     finally:
         for side in sides.values():

@@ -155,12 +155,14 @@ class KavkaCluster(Cluster):
 
 
 class ApacheCluster(Cluster):
+    jvm: tuple[str, ...] = HEAP
+
     def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
         return ApacheKafka(
             folder,
             version=LAST_WITH_ZOOKEEPER,
             overrides=settings,
-            jvm=HEAP,
+            jvm=self.jvm,
             log_dirs=log_dirs,
             zookeeper=self.zookeeper,
             broker_id=number,

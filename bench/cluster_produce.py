@@ -1,0 +1,61 @@
+"""Three brokers: one producer as fast as it can with acks=all, and the latency at a thousand records a second."""
+
+from __future__ import annotations
+
+from bench.clients import Latencies, Producer
+from bench.cluster_sides import ClusterRow, ClusterSide
+from bench.measure import Options, Row, in_pairs
+
+PARTITIONS = 3
+RATE = 1000
+SECONDS = 30
+WARM_UP_SECONDS = 10
+
+
+def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
+    cpu: dict[tuple[str, int], float] = {}
+    rss: dict[tuple[str, int], float] = {}
+
+    def once(side: ClusterSide, index: int) -> float:
+        side.new_topic("benchmark", PARTITIONS)
+        before = side.cpu_seconds()
+        rate = Producer(side, "benchmark", options.records, acks="all").result()
+        cpu[side.name, index] = side.cpu_seconds() - before
+        rss[side.name, index] = side.rss_mib()
+        side.drop_topic("benchmark")
+        return rate
+
+    for side in sides.values():
+        once(side, -1)
+    rates = in_pairs(sides, options.pairs, once, say="produce to three replicas, records/s")
+
+    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
+        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
+
+    what = "produce: 3 partitions × 3 replicas, min ISR 2, acks=all, 1000-byte records"
+    return [
+        ClusterRow(what, "records/s", rates, "≥ 1.5 ×", 1.5),
+        ClusterRow("processor time of the three brokers for it", "s", pairs(cpu)),
+        ClusterRow("memory of the three brokers after it (RSS)", "MiB", pairs(rss), "≤ 0.3 ×", at_most=0.3),
+    ]
+
+
+def run_latency(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
+    found: dict[tuple[str, int], Latencies] = {}
+
+    def once(side: ClusterSide, index: int) -> float:
+        side.new_topic("latency", PARTITIONS)
+        records, warm_up = RATE * (SECONDS + WARM_UP_SECONDS), RATE * WARM_UP_SECONDS
+        latencies = Producer(side, "latency", records, acks="all", rate=RATE, warm_up=warm_up).latencies()
+        side.drop_topic("latency")
+        found[side.name, index] = latencies
+        return latencies.p99
+
+    for side in sides.values():
+        once(side, -1)
+    p99 = in_pairs(sides, options.pairs, once, say="99th percentile of latency at 1000 records/s, ms")
+    p50 = [(found["kavka", index].p50, found["apache", index].p50) for index in range(options.pairs)]
+    return [
+        ClusterRow("latency at 1000 records/s, acks=all, 99th percentile", "ms", p99, "≤ 1.0 ×", at_most=1.0),
+        ClusterRow("the same, median", "ms", p50),
+    ]

@@ -1,0 +1,148 @@
+"""The two clusters that are compared: three brokers each on a ZooKeeper of its own, with the same settings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from bench.measure import Row
+from bench.sides import KAVKA
+from tests.support.apache import KAFKA_DEFAULTS
+from tests.support.cluster import ApacheCluster, KavkaCluster
+from tests.support.processes import wait_until
+from tests.support.zookeeper import ZooKeeper
+
+SESSION_MS = 6000
+
+# What is not a default, and the same for both.
+SETTINGS: dict[str, object] = {
+    "zookeeper.session.timeout.ms": SESSION_MS,
+    "min.insync.replicas": 2,
+    "log.segment.delete.delay.ms": 500,
+}
+
+
+class _DefaultHeap(ApacheCluster):
+    jvm = KAFKA_DEFAULTS
+
+
+class ClusterRow(Row):
+    """A line of the table of clusters."""
+
+
+class ClusterSide:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.zookeeper = ZooKeeper(folder / "zookeeper")
+        kind = KavkaCluster if name == KAVKA else _DefaultHeap
+        self.cluster = kind(folder, self.zookeeper, overrides=SETTINGS, start=False)
+        self._zk = KazooClient(self.zookeeper.connect, timeout=60)
+
+    @property
+    def title(self) -> str:
+        return "Kavka" if self.name == KAVKA else "Apache Kafka"
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap_servers
+
+    def start(self) -> None:
+        self._zk.start(30)
+        self.cluster.start(timeout=300)
+
+    # --- topics
+
+    def new_topic(self, topic: str, partitions: int, replicas: int = 3) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                admin.create_topics([NewTopic(topic, partitions, replicas)], operation_timeout=50)[topic].result(60)
+                break
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+        self.wait_in_sync(topic, partitions, replicas)
+
+    def drop_topic(self, topic: str) -> None:
+        """Deletes a topic and waits until its files are gone from all brokers."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+        folders = [path for paths in self.cluster.log_dirs.values() for path in paths]
+        wait_until(
+            lambda: not any(any(path.glob(f"{topic}-[0-9]*")) for path in folders), timeout=60, what=f"{topic} deleted"
+        )
+
+    def wait_in_sync(self, prefix: str, partitions: int, replicas: int = 3, timeout: float = 300.0) -> float:
+        """Seconds until every partition of the topics with this prefix has all its replicas in sync, as the brokers'
+        metadata say."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+        def done() -> bool:
+            with contextlib.suppress(KafkaException):
+                topics = admin.list_topics(timeout=10).topics
+                chosen = [about for name, about in topics.items() if name.startswith(prefix)]
+                found = [p for about in chosen for p in about.partitions.values()]
+                return len(found) == partitions and all(len(p.isrs) == replicas and p.leader >= 0 for p in found)
+            return False
+
+        return wait_until(done, timeout=timeout, what=f"{prefix} in sync", interval=0.05)
+
+    # --- ZooKeeper's view
+
+    def controller(self) -> int | None:
+        found = self._read("/controller")
+        return None if found is None else int(found["brokerid"])
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        found = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
+        return -1 if found is None else int(found["leader"])
+
+    def when_gone(self, path: str) -> Callable[[], float]:
+        """A function that waits until a node is gone, and says when that was heard of (`time.monotonic`)."""
+        times: list[float] = []
+        watched = self._zk.exists(path, watch=lambda event: times.append(time.monotonic()))
+        if watched is None:
+            raise RuntimeError(f"{path} is not there")
+
+        def wait() -> float:
+            wait_until(lambda: bool(times), timeout=60, what=f"{path} gone", interval=0.002)
+            return times[0]
+
+        return wait
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self._zk.get(path)[0])
+        except NoNodeError:
+            return None
+        return found
+
+    # --- what it costs
+
+    def cpu_seconds(self) -> float:
+        return sum(self.cluster.brokers[number].process.cpu_seconds() for number in self.cluster.alive())
+
+    def rss_mib(self) -> float:
+        return sum(self.cluster.brokers[number].process.rss_bytes() for number in self.cluster.alive()) / (1 << 20)
+
+    def close(self) -> None:
+        self.cluster.close()
+        with contextlib.suppress(Exception):
+            self._zk.stop()
+            self._zk.close()
+        self.zookeeper.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
