@@ -22,6 +22,8 @@ GROUP = "chaos-group"
 MOST_OUTSTANDING = 300
 """Records of one partition that one producer waits for at most."""
 COMMIT_EVERY = 0.5
+BURST = 5
+"""Records that one turn sends to a partition, so that there are batches of several, and several of them under way."""
 
 # Long enough for a busy machine, short enough that a broker that does not answer (paused, cut off) is left in time.
 REQUEST_MS = 2000
@@ -58,7 +60,7 @@ class Sender(Worker):
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str, rate: float) -> None:
         super().__init__(name, history, topic, bootstrap)
-        self._pause_s = history.partitions / rate
+        self._pause_s = history.partitions * BURST / rate
         self._sending = threading.Event()
         self._sending.set()
         self._counters = [0] * history.partitions
@@ -83,7 +85,8 @@ class Sender(Worker):
             if self._sending.is_set():
                 for partition in range(self.history.partitions):
                     if self._outstanding[partition] < MOST_OUTSTANDING:
-                        self._send(partition, send)
+                        for _ in range(BURST):
+                            self._send(partition, send)
             idle()
             following = max(following + self._pause_s, time.monotonic() - 1)
             time.sleep(max(0.0, following - time.monotonic()))
@@ -133,6 +136,7 @@ class RdkafkaSender(Sender):
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 5,
+                "compression.type": "lz4",
                 "socket.timeout.ms": REQUEST_MS,
                 "request.timeout.ms": REQUEST_MS,
                 "message.timeout.ms": 180_000,
@@ -262,7 +266,7 @@ class RdkafkaReader(Reader):
 class Load:
     """Everybody. `rate` is records per second of one producer."""
 
-    def __init__(self, history: History, topic: str, bootstrap: str, rate: float = 150.0) -> None:
+    def __init__(self, history: History, topic: str, bootstrap: str, rate: float = 300.0) -> None:
         self.history = history
         self.senders: list[Sender] = [
             OurSender("ours", history, topic, bootstrap, rate),

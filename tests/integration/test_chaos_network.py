@@ -1,0 +1,130 @@
+"""The network that can be cut, with real sockets of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.network import RESET, SILENCE, Network
+
+
+class Echo:
+    """Sends back what it gets."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    def _echo(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(1000):
+                connection.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    network = Network(tmp_path / "network.out")
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    echo = Echo()
+    yield echo
+    echo.close()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), 10)
+
+
+def comes_back(connection: socket.socket, data: bytes) -> bool:
+    connection.sendall(data)
+    connection.settimeout(10)
+    return connection.recv(1000) == data
+
+
+def is_silent(connection: socket.socket) -> bool:
+    connection.settimeout(0.2)
+    try:
+        connection.recv(1000)
+    except TimeoutError:
+        return True
+    return False
+
+
+def is_broken(connection: socket.socket) -> bool:
+    connection.settimeout(10)
+    try:
+        return connection.recv(1000) == b""
+    except OSError:
+        return True
+
+
+def test_what_is_sent_arrives(network: Network, echo: Echo) -> None:
+    with connect(network.listen("2", echo.address, comes_from="1")) as connection:
+        assert comes_back(connection, b"hello")
+
+
+def test_silence_holds_everything_back_until_it_is_healed(network: Network, echo: Echo) -> None:
+    port = network.listen("2", echo.address, comes_from="1")
+    with connect(port) as before:
+        assert comes_back(before, b"hello")
+        network.cut("1", "2", SILENCE)
+        before.sendall(b"late")
+        assert is_silent(before)
+        with connect(port) as during:
+            during.sendall(b"later")
+            assert is_silent(during)
+            network.heal()
+            before.settimeout(10)
+            during.settimeout(10)
+            assert before.recv(1000) == b"late"
+            assert during.recv(1000) == b"later"
+
+
+def test_a_reset_breaks_connections_and_refuses_new_ones_until_it_is_healed(network: Network, echo: Echo) -> None:
+    port = network.listen("2", echo.address, comes_from="1")
+    with connect(port) as before:
+        assert comes_back(before, b"hello")
+        network.cut("2", "1", RESET)
+        assert is_broken(before)
+    with connect(port) as during:
+        assert is_broken(during)
+    network.heal()
+    with connect(port) as after:
+        assert comes_back(after, b"hello")
+
+
+def test_a_cut_between_two_does_not_touch_a_third(network: Network, echo: Echo) -> None:
+    port = network.listen("3", echo.address, comes_from="1")
+    network.cut("1", "2", RESET)
+    with connect(port) as connection:
+        assert comes_back(connection, b"hello")
+
+
+def test_who_connects_is_known_by_the_folder_it_works_in(network: Network, echo: Echo) -> None:
+    network.owner("me", Path(os.getcwd()))
+    port = network.listen("2", echo.address)
+    with connect(port) as before:
+        assert comes_back(before, b"hello")
+        network.cut("me", "2", RESET)
+        assert is_broken(before)
