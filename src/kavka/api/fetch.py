@@ -114,6 +114,7 @@ class _Fetch:
         "_min_bytes",
         "_noted",
         "_now",
+        "_rack",
         "_replica_epoch",
         "_replica_id",
         "of_follower",
@@ -131,6 +132,9 @@ class _Fetch:
             self._replica_epoch = -1
         self.of_follower = self._replica_id >= 0
         self._noted = False
+        self._rack = ""
+        if request.rack_id and not self.of_follower and ctx.broker.replica_manager.shared.settings.rack_aware:
+            self._rack = request.rack_id
         self._from_any_replica = not self.of_follower and ctx.version >= KNOWS_RACKS
         if self.of_follower:
             self._isolation = READ_ALL
@@ -196,6 +200,11 @@ class _Fetch:
                     follower, asked.fetch_offset, asked.log_start_offset, self._now, self._replica_epoch
                 )
                 data.high_watermark = log.high_watermark
+            if partition.holds_back(follower, self._now):
+                return 0
+        elif self._rack and (near := partition.preferred_replica(self._rack, asked.fetch_offset, self._rack_of)) >= 0:
+            data.preferred_read_replica = near
+            return 0
         elif self._ctx.version < KNOWS_ZSTD:
             self._check_format(log.config)
         found = partition.read(asked.fetch_offset, min(asked.max_bytes, left), self._isolation, min_one)
@@ -218,6 +227,10 @@ class _Fetch:
         if not found.recent and not is_resident(found.slice):
             self._cold.append((asked, found.slice))
         return len(found.slice)
+
+    def _rack_of(self, broker_id: int) -> str | None:
+        broker = self._ctx.broker.metadata_cache.brokers.get(broker_id)
+        return broker.rack if broker else None
 
     def _check_format(self, config: LogConfig) -> None:
         """Whether an old client can be given what the topic holds."""
@@ -266,7 +279,7 @@ class _Fetch:
         """Whether to answer now: enough bytes, nothing asked for, or something that the client must hear of."""
         total = 0
         for _, data, size in results:
-            if data.error_code or data.diverging_epoch.epoch >= 0:
+            if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
                 return True
             total += size
         if not results or total >= self._min_bytes or self._cold_headers:
@@ -289,7 +302,12 @@ class _Fetch:
                 return True
             if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
                 return True
-            left -= min(partition.readable_bytes(asked.fetch_offset, self._isolation), asked.max_bytes)
+            readable = partition.readable_bytes(asked.fetch_offset, self._isolation)
+            if readable and self.of_follower:
+                follower = partition.followers.get(self._replica_id)
+                if follower is not None and partition.holds_back(follower, monotonic()):
+                    continue
+            left -= min(readable, asked.max_bytes)
             if left <= 0:
                 return True
         return False
@@ -369,7 +387,12 @@ class _Fetch:
 
     def _count(self, asked: FetchPartition, data: PartitionData) -> None:
         partition = self._ctx.broker.replica_manager.partitions.get((asked.topic, asked.index))
-        if partition is not None:
+        if partition is not None and self.of_follower:
+            shared = self._ctx.broker.replica_manager.shared
+            shared.bytes_out.value += len(data.records)
+            if partition.is_throttled_leader:
+                shared.leader_throttle.record(len(data.records), self._now)
+        elif partition is not None:
             partition.metrics.bytes_out.value += len(data.records)
             partition.metrics.messages_out.value += max(0, self._messages.get(asked, 0))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kavka.common.metrics import Registry
+from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.storage.log_manager import LogManager
 
@@ -37,4 +40,43 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
         "kavka_offline_log_directories",
         "Log directories that have failed",
         read=lambda: float(len(logs.dirs) - len(logs.online_dirs)),
+    )
+    _add_replication(metrics, replicas)
+
+
+def _add_replication(metrics: Registry, replicas: ReplicaManager) -> None:
+    gauge, shared = metrics.gauge, replicas.shared
+    shared.isr_shrinks = metrics.counter("kavka_isr_shrinks_total", "ISRs that lost members that lag").labels()
+    shared.isr_expands = metrics.counter("kavka_isr_expands_total", "ISRs that a replica has come into").labels()
+    shared.bytes_in = metrics.counter("kavka_replication_bytes_in_total", "Bytes copied from leaders").labels()
+    shared.bytes_out = metrics.counter("kavka_replication_bytes_out_total", "Bytes sent to followers").labels()
+
+    def count(name: str, help: str, counts: Callable[[Partition], bool]) -> None:
+        gauge(name, help, read=lambda: float(sum(counts(one) for one in list(replicas.partitions.values()))))
+
+    count("kavka_leaders", "Partitions that this broker leads", lambda one: one.is_leader and one.log is not None)
+    count(
+        "kavka_under_replicated_partitions",
+        "Partitions led here of which not all replicas are in sync",
+        lambda one: one.is_under_replicated,
+    )
+    count(
+        "kavka_under_min_isr_partitions",
+        "Partitions led here of which fewer replicas are in sync than min.insync.replicas",
+        lambda one: one.is_under_min_isr,
+    )
+    gauge(
+        "kavka_replica_lag",
+        "Records that a partition copied here is behind its leader's high watermark; -1 where that is not known yet",
+        ("topic", "partition"),
+        read=lambda: [
+            ((one.topic, str(one.index)), float(one.lag))
+            for fetcher in list(replicas.fetchers.values())
+            for one in list(fetcher.following.values())
+        ],
+    )
+    gauge(
+        "kavka_replica_max_lag",
+        "The largest of these",
+        read=lambda: float(max((fetcher.max_lag for fetcher in list(replicas.fetchers.values())), default=0)),
     )

@@ -38,8 +38,7 @@ from kavka.protocol.messages.fetch import (
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication import follower
-from kavka.replication.partition import Partition
-from kavka.replication.settings import ReplicationSettings
+from kavka.replication.partition import Partition, Shared
 
 if TYPE_CHECKING:
     from kavka.client.connection import Connection
@@ -52,6 +51,7 @@ CHANNEL = "fetch"
 QUESTIONS = "fetch-questions"
 LATEST = -1
 EARLIEST = -2
+EARLIEST_LOCAL = -4
 HIGHEST_FETCH = 17
 LAST_WITH_NAMES = 12
 FULL_SESSION = 0
@@ -110,7 +110,7 @@ class ReplicaFetcher:
         source: int,
         peers: Peers,
         log_manager: LogManager,
-        settings: Callable[[], ReplicationSettings],
+        shared: Shared,
         broker_epoch: Callable[[], int],
         on_failure: Callable[[Partition, BaseException], None],
     ) -> None:
@@ -120,7 +120,7 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._peers = peers
         self._log_manager = log_manager
-        self._settings = settings
+        self._shared = shared
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
@@ -165,7 +165,7 @@ class ReplicaFetcher:
     @property
     def max_lag(self) -> int:
         """The most records that a partition is behind by."""
-        return max((one.lag for one in self.following.values()), default=0)
+        return max((one.lag for one in list(self.following.values())), default=0)
 
     async def close(self) -> None:
         self._closed = True
@@ -213,7 +213,7 @@ class ReplicaFetcher:
             one.failed = True
             self._leave_out(one)
         else:
-            self._rest(one, self._settings().fetch_backoff_s)
+            self._rest(one, self._shared.settings.fetch_backoff_s)
 
     # ---- the connection
 
@@ -261,7 +261,7 @@ class ReplicaFetcher:
         self._connection = None
         self._peers.close_channel(self.source, CHANNEL)
         self._begin_session()
-        self._backoff = self._loop.call_later(self._settings().fetch_backoff_s, self._try_again)
+        self._backoff = self._loop.call_later(self._shared.settings.fetch_backoff_s, self._try_again)
 
     def _try_again(self) -> None:
         self._backoff = None
@@ -285,7 +285,7 @@ class ReplicaFetcher:
             if by_id != self._by_id:
                 self._by_id = by_id
                 self._begin_session()
-        settings = self._settings()
+        settings = self._shared.settings
         version = connection.version_of(ApiKey.FETCH, HIGHEST_FETCH if self._by_id else LAST_WITH_NAMES)
         if version <= LAST_WITH_NAMES and self._by_id:
             self._by_id = False
@@ -306,9 +306,13 @@ class ReplicaFetcher:
 
     def _topics(self, max_bytes: int) -> list[FetchTopic]:
         topics: dict[str | UUID, FetchTopic] = {}
+        held_back: list[Following] = []
         for one in self._changed:
             the_log = one.partition.log
             if the_log is None:
+                continue
+            if the_log.config.follower_replication_throttled_replicas and self._is_held_back(one):
+                held_back.append(one)
                 continue
             name = one.topic_id if self._by_id else one.topic
             topic = topics.get(name)
@@ -330,7 +334,14 @@ class ReplicaFetcher:
             self._in_session[key] = one
             self._forgotten.pop(key, None)
         self._changed = {}
+        for one in held_back:
+            self._rest(one, self._shared.settings.quota_sample_s / 2)
         return list(topics.values())
+
+    def _is_held_back(self, one: Following) -> bool:
+        """Whether a throttled partition that lags has to wait, as enough has been copied lately."""
+        throttle = self._shared.follower_throttle
+        return one.lag != 0 and one.partition.is_throttled_follower and throttle.is_exceeded(self._loop.time())
 
     def _forgotten_topics(self) -> list[ForgottenTopic]:
         if not self._forgotten:
@@ -400,6 +411,9 @@ class ReplicaFetcher:
                 )
             follower.append(partition, self._log_manager, records)
             self._changed[one] = None
+            self._shared.bytes_in.value += len(records)
+            if the_log.config.follower_replication_throttled_replicas and partition.is_throttled_follower:
+                self._shared.follower_throttle.record(len(records), self._loop.time())
             if the_log.unflushed_messages >= the_log.config.flush_messages or the_log.config.flush_before_visible:
                 self._flush(one)
         follower.take_marks(partition, data.high_watermark, data.log_start_offset)
@@ -421,7 +435,7 @@ class ReplicaFetcher:
         if isinstance(error, KafkaError) and error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
             # It may have been broken on the way: ask again.
             log.error("%s: broker %d sent what is corrupt: %s", tp, self.source, error)
-            self._rest(one, self._settings().fetch_backoff_s)
+            self._rest(one, self._shared.settings.fetch_backoff_s)
             return
         if not isinstance(error, (KafkaError, OSError)):
             log.error("Copying %s failed", tp, exc_info=error)
@@ -429,10 +443,12 @@ class ReplicaFetcher:
 
     def _refused(self, one: Following, code: ErrorCode) -> None:
         tp = one.partition.topic_partition
-        backoff = self._settings().fetch_backoff_s
+        backoff = self._shared.settings.fetch_backoff_s
         if code is ErrorCode.OFFSET_OUT_OF_RANGE or code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
             self._rest(one, backoff)
-            task = self._loop.create_task(self._find_offset(one), name=f"offset-of-{tp}")
+            # What a leader has moved to tiered storage cannot be copied from its disk.
+            earliest = EARLIEST if code is ErrorCode.OFFSET_OUT_OF_RANGE else EARLIEST_LOCAL
+            task = self._loop.create_task(self._find_offset(one, earliest), name=f"offset-of-{tp}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif code is ErrorCode.FENCED_LEADER_EPOCH:
@@ -447,11 +463,11 @@ class ReplicaFetcher:
 
     # ---- where to begin when the end of our log is not within the leader's
 
-    async def _find_offset(self, one: Following) -> None:
+    async def _find_offset(self, one: Following, earliest: int) -> None:
         tp = one.partition.topic_partition
         try:
             end = await self._offset_of(one, LATEST)
-            start = await self._offset_of(one, EARLIEST) if not one.gone else -1
+            start = await self._offset_of(one, earliest) if not one.gone else -1
             if one.gone or one.failed or one.partition.log is None:
                 return
             follower.move_into_range(one.partition, self._log_manager, start, end)
@@ -482,7 +498,7 @@ class ReplicaFetcher:
                 ],
             ),
             channel=QUESTIONS,
-            timeout=self._settings().socket_timeout_s,
+            timeout=self._shared.settings.socket_timeout_s,
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:

@@ -24,10 +24,13 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.metrics import Counter
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
-from kavka.replication.settings import ReplicationSettings
+from kavka.replication.read_replica import Candidate, choose
+from kavka.replication.settings import UNLIMITED, ReplicationSettings
+from kavka.replication.throttle import Throttle, is_throttled
 from kavka.replication.waiting import AppendWaiter, FetchWaiter
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
@@ -68,16 +71,41 @@ class IsrSubmitter(Protocol):
 class Shared:
     """What all partitions of a broker have in common."""
 
-    __slots__ = ("alive", "isr_changes", "isr_expands", "isr_shrinks", "monotonic", "settings")
+    __slots__ = (
+        "alive",
+        "bytes_in",
+        "bytes_out",
+        "follower_throttle",
+        "isr_changes",
+        "isr_expands",
+        "isr_shrinks",
+        "leader_throttle",
+        "monotonic",
+        "settings",
+    )
 
     def __init__(self, settings: ReplicationSettings | None = None) -> None:
-        self.settings = settings or ReplicationSettings()
         self.monotonic: Callable[[], float] = monotonic
         self.alive: Callable[[], Collection[int]] = tuple
         """The ids of the brokers that are alive, as far as this one knows."""
         self.isr_changes: IsrSubmitter | None = None
-        self.isr_expands = 0
-        self.isr_shrinks = 0
+        self.isr_expands = Counter()
+        self.isr_shrinks = Counter()
+        self.bytes_in = Counter()
+        self.bytes_out = Counter()
+        self.leader_throttle = Throttle(UNLIMITED)
+        self.follower_throttle = Throttle(UNLIMITED)
+        self.use_settings(settings or ReplicationSettings())
+
+    def use_settings(self, settings: ReplicationSettings) -> None:
+        self.settings = settings
+        for throttle, rate in (
+            (self.leader_throttle, settings.leader_throttled_rate),
+            (self.follower_throttle, settings.follower_throttled_rate),
+        ):
+            throttle.rate = rate
+            throttle.count = settings.quota_samples
+            throttle.window_s = settings.quota_sample_s
 
 
 class Partition:
@@ -323,6 +351,46 @@ class Partition:
             )
         return found
 
+    def holds_back(self, follower: FollowerState, now: float) -> bool:
+        """Whether a follower is to get nothing just now: it is not in sync, throttled, and enough was sent."""
+        log = self.log
+        assert log is not None
+        return (
+            bool(log.config.leader_replication_throttled_replicas)
+            and self.is_throttled_leader
+            and follower.broker_id not in self.isr
+            and self._shared.leader_throttle.is_exceeded(now)
+        )
+
+    @property
+    def is_throttled_leader(self) -> bool:
+        log = self.log
+        return log is not None and is_throttled(
+            log.config.leader_replication_throttled_replicas, self.topic_partition.partition, self.broker_id
+        )
+
+    @property
+    def is_throttled_follower(self) -> bool:
+        log = self.log
+        return log is not None and is_throttled(
+            log.config.follower_replication_throttled_replicas, self.topic_partition.partition, self.broker_id
+        )
+
+    def preferred_replica(self, rack: str, offset: int, racks: Callable[[int], str | None]) -> int:
+        """Who a consumer in `rack` is to read from when it asks the leader for `offset`; -1 where that is the
+        leader."""
+        log = self.log
+        if log is None or not self.is_leader:
+            return -1
+        leader = Candidate(log.written_end, self._shared.monotonic(), self.broker_id, racks(self.broker_id))
+        followers = [
+            Candidate(one.end_offset, one.caught_up_at, one.broker_id, racks(one.broker_id))
+            for one in self.followers.values()
+            if one.broker_id in self.isr and one.start_offset <= offset <= one.end_offset
+        ]
+        chosen = choose(rack, leader, followers)
+        return -1 if chosen == self.broker_id else chosen
+
     @property
     def low_watermark(self) -> int:
         """What all replicas that live have deleted up to."""
@@ -403,9 +471,9 @@ class Partition:
         if partition_epoch < self.partition_epoch:
             return
         if change.expands:
-            self._shared.isr_expands += 1
+            self._shared.isr_expands.value += 1
         else:
-            self._shared.isr_shrinks += 1
+            self._shared.isr_shrinks.value += 1
         log.info(
             "%s: the ISR is now %s (was %s), partition epoch %d",
             self.topic_partition,

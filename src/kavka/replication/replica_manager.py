@@ -92,7 +92,7 @@ class ReplicaManager:
             await fetcher.close()
 
     def use_settings(self, settings: ReplicationSettings) -> None:
-        self.shared.settings = settings
+        self.shared.use_settings(settings)
 
     def _watch_isrs(self) -> None:
         now = self.shared.monotonic()
@@ -117,7 +117,7 @@ class ReplicaManager:
                 partition.leader_id,
                 self._peers,
                 self._log_manager,
-                lambda: self.shared.settings,
+                self.shared,
                 lambda: self._broker_epoch(),
                 self._on_storage_failure,
             )

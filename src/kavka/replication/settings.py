@@ -20,6 +20,8 @@ class ReplicationSettings:
     lag_time_max_s: float = 30.0
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED
+    quota_samples: int = 11
+    quota_sample_s: float = 1.0
     rack_aware: bool = False
 
     @classmethod
@@ -35,5 +37,7 @@ class ReplicationSettings:
             lag_time_max_s=values["replica.lag.time.max.ms"] / 1000,
             leader_throttled_rate=values["leader.replication.throttled.rate"],
             follower_throttled_rate=values["follower.replication.throttled.rate"],
+            quota_samples=values["replication.quota.window.num"],
+            quota_sample_s=values["replication.quota.window.size.seconds"],
             rack_aware=(values["replica.selector.class"] or "").endswith("RackAwareReplicaSelector"),
         )

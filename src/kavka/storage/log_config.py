@@ -48,6 +48,8 @@ class LogConfig:
     message_downconversion_enable: bool = True
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
@@ -58,8 +60,9 @@ class LogConfig:
             value = values.get(name.replace("_", "."))
             if value is not None:
                 given[name] = value
-        if "cleanup_policy" in given:
-            given["cleanup_policy"] = _policies(given["cleanup_policy"])
+        for name in _LISTS:
+            if name in given:
+                given[name] = _items(given[name])
         return cls(**given)
 
     @property
@@ -95,8 +98,9 @@ class LogConfig:
 
 
 _FIELDS = tuple(field.name for field in fields(LogConfig))
+_LISTS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 
 
-def _policies(value: str | Iterable[str]) -> tuple[str, ...]:
+def _items(value: str | Iterable[str]) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(part.strip() for part in parts if part.strip())

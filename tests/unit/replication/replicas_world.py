@@ -205,6 +205,20 @@ class World:
         )
         return self.nodes[self.leader].ask(request, 17).responses[0].partitions[0]
 
+    def fetch_in(self, rack: str, offset: int, *, at: int | None = None, max_wait_ms: int = 0) -> Any:
+        """A consumer's fetch, in that rack, asked of the leader or of `at`; a future of the response where it waits."""
+        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=10_000_000,
+            session_epoch=-1,
+            rack_id=rack,
+            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[asked])],
+        )
+        result = self.nodes[self.leader if at is None else at].ask(request, 13)
+        return result if isinstance(result, asyncio.Future) else result.responses[0].partitions[0]
+
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         deadline = time.monotonic() + 30
         while not condition():
