@@ -67,6 +67,7 @@ TOOLS = (
         "preferred-replica-election", REPLICAS, "elect preferred leaders (the older tool)",
         "kavka.cli.leader_election", main="preferred_main", table="PREFERRED_COMMAND",
     ),
+    Tool("reassign-partitions", REPLICAS, "move partitions between brokers and disks", "kavka.cli.reassign_partitions"),
     Tool(
         "broker-api-versions", BROKER, "show which requests brokers serve", "kavka.cli.cluster_info",
         main="api_versions_main", table="API_VERSIONS_COMMAND",

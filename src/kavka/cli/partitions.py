@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.tool import ToolError
 from kavka.client.admin.base import AdminError
-from kavka.common.errors import KafkaError
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
+    from kavka.client.admin.types import TopicDescription
 
 
 def named_partitions(admin: Admin, names: Iterable[str]) -> tuple[list[TopicPartition], dict[str, KafkaError]]:
@@ -38,6 +39,17 @@ def named_partitions(admin: Admin, names: Iterable[str]) -> tuple[list[TopicPart
         for key, description in descriptions.items():
             found |= {TopicPartition(str(key), info.partition) for info in description.partitions}
     return sorted(found), unknown
+
+
+def described_topics(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
+    """Those of the topics that exist."""
+    names = sorted(set(topics))
+    try:
+        return list(admin.describe_topics(names).values()) if names else []
+    except AdminError as error:
+        if any(why.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for why in error.errors.values()):
+            raise
+        return list(error.results.values())
 
 
 def read_json(path: str, what: str = "") -> Any:
