@@ -181,6 +181,22 @@ def test_a_listener_may_commit_and_seek(servers: str, make: Make, topic: str, gr
     assert [{tp.partition: one.offset for tp, one in some.items()} for some in committed] == [{0: 50, 1: 50}]
 
 
+def test_a_listener_may_take_longer_than_the_poll_that_calls_it(
+    servers: str, make: Make, topic: str, group: str, protocol: str
+) -> None:
+    fill(servers, topic, numbers(50))
+    consumer = make(**group_settings(protocol), group_id=group)
+
+    def on_assigned(new: set[TopicPartition]) -> None:
+        time.sleep(0.4)
+        for tp in new:
+            assert consumer.committed([tp]) == {tp: None}
+            consumer.seek(tp, 40)
+
+    consumer.subscribe([topic], on_assigned=on_assigned)
+    assert [r.offset for r in read(consumer, 10)] == list(range(40, 50))
+
+
 def test_what_a_listener_raises_is_raised_by_poll_and_the_group_goes_on(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:

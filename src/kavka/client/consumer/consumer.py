@@ -366,7 +366,10 @@ class Consumer:
     # --- between the program's thread and the loop's
 
     def _run(self, work: Coroutine[Any, Any, T], *, wakes: bool = False) -> T:
-        """Run it on the loop and wait. Functions of the program's that the loop wants called are called meanwhile."""
+        """Run it on the loop and wait. Functions of the program's that the loop wants called are called meanwhile.
+
+        Such a function may call the consumer, and so wait in here too, where it may take the news of the outer future
+        from the inbox: so after each of them it is looked at."""
         try:
             if wakes:
                 self._check_woken()
@@ -381,6 +384,8 @@ class Consumer:
                 if item is future:
                     break
                 self._handle(item)
+                if future.done():
+                    break
                 if wakes:
                     self._check_woken()
         except BaseException:
