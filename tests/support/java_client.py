@@ -19,6 +19,15 @@ from tests.support.processes import die_with_parent
 PROBE = Path(__file__).parent / "java" / "KavkaProbe.java"
 _QUICK_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
+_SAME_IN_BOTH = {
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "features": "org.apache.kafka.tools.FeatureCommand",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
+}
+
 # Where each tool's main class is; 4.x moved the last ones out of the Scala package.
 TOOLS: dict[str, dict[str, str]] = {
     "3.9.1": {
@@ -33,6 +42,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
         "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
         "broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+        **_SAME_IN_BOTH,
     },
     "4.3.0": {
         "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
@@ -46,6 +56,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
         "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
         "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+        **_SAME_IN_BOTH,
     },
 }
 
@@ -90,10 +101,11 @@ def run_tool(
 
 
 def probe_command(
-    version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE
+    version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE, kind: str = "clients"
 ) -> list[str]:
-    """A probe, compiled once where there is a compiler, else in single-file mode."""
-    cp = jars.class_path(f"clients-{version}")
+    """A probe, compiled once where there is a compiler, else in single-file mode. `kind` is that of its class path:
+    clients or server."""
+    cp = jars.class_path(f"{kind}-{version}")
     java = jars.java()
     javac = shutil.which("javac")
     if javac is None:

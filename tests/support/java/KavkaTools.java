@@ -1,0 +1,60 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.nio.charset.StandardCharsets;
+import org.apache.kafka.common.utils.Exit;
+
+/** Runs Apache's command-line tools one after the other in one JVM: a line of JSON in, one out. */
+public class KavkaTools {
+    /** What `exit` does instead of ending the JVM. A tool may catch it and exit again: its first code counts. */
+    private static class Ended extends RuntimeException {
+    }
+
+    private static Integer firstCode;
+
+    private static void end(int code) {
+        if (firstCode == null) {
+            firstCode = code;
+        }
+        throw new Ended();
+    }
+
+    public static void main(String[] ignored) throws Exception {
+        ObjectMapper json = new ObjectMapper();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream answers = System.out;
+        Exit.setExitProcedure((code, message) -> end(code));
+        Exit.setHaltProcedure((code, message) -> end(code));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JsonNode command = json.readTree(line);
+            String[] args = json.convertValue(command.get("args"), String[].class);
+            ByteArrayOutputStream out = new ByteArrayOutputStream();
+            ByteArrayOutputStream err = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(out, true, "UTF-8"));
+            System.setErr(new PrintStream(err, true, "UTF-8"));
+            System.setIn(new ByteArrayInputStream(command.get("stdin").asText().getBytes(StandardCharsets.UTF_8)));
+            firstCode = null;
+            boolean failed = false;
+            try {
+                Class.forName(command.get("class").asText()).getMethod("main", String[].class).invoke(null, (Object) args);
+            } catch (InvocationTargetException e) {
+                failed = true;
+                if (!(e.getCause() instanceof Ended)) {
+                    System.err.println(e.getCause());
+                }
+            }
+            ObjectNode answer = json.createObjectNode();
+            answer.put("code", firstCode != null ? firstCode : failed ? 1 : 0);
+            answer.put("out", out.toString("UTF-8"));
+            answer.put("err", err.toString("UTF-8"));
+            answers.println(json.writeValueAsString(answer));
+            answers.flush();
+        }
+    }
+}

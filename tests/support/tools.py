@@ -1,0 +1,75 @@
+"""Command-line tools run side by side: ours inside this process, Apache's in one JVM for many."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from kavka.cli import main as cli
+from tests.support.java_client import TOOLS, probe_command, quiet_logging
+from tests.support.processes import die_with_parent
+
+RUNNER = Path(__file__).parent / "java" / "KavkaTools.java"
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def ours(tool: str, *args: str) -> Result:
+    """`kavka <tool> …`, without a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([tool, *args])
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+class ApacheTools:
+    """Apache's tools of one version."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._process = subprocess.Popen(
+            probe_command(version, source=RUNNER, jvm=(*SMALL_JVM, quiet_logging(version)), kind="server"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+            preexec_fn=die_with_parent,
+        )
+        atexit.register(self.close)
+
+    def run(self, tool: str, *args: str, stdin: str = "") -> Result:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        command = {"class": TOOLS[self.version][tool], "args": args, "stdin": stdin}
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the JVM with Apache's tools has ended while it ran {tool} {' '.join(args)}")
+        answer = json.loads(line)
+        return Result(answer["code"], answer["out"], answer["err"])
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> ApacheTools:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
