@@ -29,7 +29,7 @@ help:
 	@echo 'make bench      compare with Apache Kafka'
 	@echo 'make chaos      faults against a cluster under load (ARGS="--faults kill,pause --rounds 20")'
 	@echo 'make gen        write the protocol code again from schemas/'
-	@echo 'make docs       write the reference of the settings again'
+	@echo 'make docs       write the references of settings and tools again'
 	@echo 'make clean      remove what was built; data of a broker stays'
 
 $(PY):
@@ -67,6 +67,7 @@ check: $(DEV)
 	$(PY) tools/generate_protocol.py --check
 	$(PY) tools/generate_blocking_admin.py --check
 	$(PY) tools/make_config_reference.py --check
+	$(PY) tools/make_tool_reference.py --check
 
 compile: $(DEV)
 	KAVKA_COMPILE=1 $(PY) setup.py --quiet build_ext --inplace
@@ -83,6 +84,7 @@ gen: $(DEV)
 
 docs: $(DEV)
 	$(PY) tools/make_config_reference.py
+	$(PY) tools/make_tool_reference.py
 
 clean:
 	find src -name '*.so' -delete

@@ -1,6 +1,6 @@
 """`kavka cluster`: a whole cluster on this machine, ZooKeeper and brokers, in a folder.
 
-`kafka-cluster` is the same tool by Kafka's name: its `cluster-id` is here too.
+`kafka-cluster` is the same tool by Kafka's name: what it asks a cluster is in `cluster_info.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from kavka.cli.cluster_folder import ClusterFolder, Member
-from kavka.cli.connecting import admin_for, connection_options
+from kavka.cli.cluster_info import CLUSTER_SUBCOMMANDS, ask_cluster
 from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.tool import ToolError, run
@@ -49,7 +49,7 @@ COMMAND = Command(
             "Stop all of it. The data stays for the next up.",
             (Option("delete-data", "Remove the folder with everything in it, too."),),
         ),
-        Command("cluster-id", "Print the id of a cluster.", connection_options()),
+        *CLUSTER_SUBCOMMANDS,
     ),
     examples=("kavka cluster up --brokers 3", "kavka cluster status", "kavka cluster kill 1", "kavka cluster down"),
 )  # fmt: skip
@@ -60,11 +60,10 @@ def main(argv: list[str]) -> int:
 
 
 def _body(args: Arguments) -> int | None:
+    if any(args.subcommand == command.name for command in CLUSTER_SUBCOMMANDS):
+        ask_cluster(args)
+        return 0
     match args.subcommand:
-        case "cluster-id":
-            with admin_for(args) as admin:
-                print(f"Cluster ID: {admin.describe_cluster().cluster_id}")
-            return 0
         case "up":
             return _up(args)
         case "down":

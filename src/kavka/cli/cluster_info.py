@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kavka.cli.connecting import COMMAND_CONFIG, JSON, TIMEOUT, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option
 from kavka.cli.output import at_terminal, print_json, print_table, style
 from kavka.cli.tool import ToolError, run
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+    from kavka.client.admin.types import FeatureMetadata
 
 API_VERSIONS_COMMAND = Command(
     "broker-api-versions",
@@ -180,10 +186,7 @@ def _level(name: str, level: int) -> str:
     return METADATA_VERSIONS.get(level, f"UNKNOWN {level}") if name == "metadata.version" else str(level)
 
 
-def _describe_features(found: object, args: Arguments) -> None:
-    from kavka.client.admin.types import FeatureMetadata
-
-    assert isinstance(found, FeatureMetadata)
+def _describe_features(found: FeatureMetadata, args: Arguments) -> None:
     epoch = found.finalized_epoch
     rows = []
     for name in sorted({*found.supported, *found.finalized}):
@@ -209,12 +212,10 @@ def _describe_features(found: object, args: Arguments) -> None:
 def ask_cluster(args: Arguments) -> None:
     """The sub-commands of `kafka-cluster` that ask a cluster."""
     config = "config" if "config" in args else "command-config"
-    if args.subcommand == "unregister":
-        raise ToolError(
-            f"The target cluster does not support the broker unregistration API: in a cluster with ZooKeeper a broker "
-            f"is forgotten when its session ends, so there is nothing to unregister for broker {args['id']}"
-        )
     with admin_for(args, config=config) as admin:
+        if args.subcommand == "unregister":
+            _unregister(admin, args["id"])
+            return
         found = admin.describe_cluster()
     if args.subcommand == "cluster-id":
         if found.cluster_id is None:
@@ -234,3 +235,16 @@ def ask_cluster(args: Arguments) -> None:
     rack = max([10, *(len(n.rack or "") for n in nodes)])
     for row in (headings, *rows):
         print(f"{row[0]:<10} {row[1]:<{host}} {row[2]:<10} {row[3]:<{rack}} {row[4]:<10} {row[5]:<15}")
+
+
+def _unregister(admin: Admin, broker_id: int) -> None:
+    from kavka.client.errors import UnsupportedVersion
+
+    try:
+        admin.unregister_broker(broker_id)
+    except UnsupportedVersion:
+        raise ToolError(
+            "The target cluster does not support the broker unregistration API. It keeps its brokers in ZooKeeper or "
+            f"is a single node: broker {broker_id} is forgotten as soon as its session ends"
+        ) from None
+    print(f"Broker {broker_id} is no longer registered.")

@@ -270,6 +270,10 @@ class Admin:
         """By broker, of these or of all: the requests that it serves, by their key, with the versions of each."""
         return self._io.run(self._aio.describe_api_versions(brokers, timeout=timeout))
 
+    def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Have a cluster of KRaft forget a broker that is gone for good; UnsupportedVersion from any other."""
+        self._io.run(self._aio.unregister_broker(broker_id, timeout=timeout))
+
     def update_features(
         self,
         levels: Mapping[str, int],

@@ -13,6 +13,7 @@ from kavka.client.metadata import Node
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.api_versions import ApiVersionsRequest
 from kavka.protocol.messages.describe_cluster import DescribeClusterRequest
+from kavka.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from kavka.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 
@@ -80,6 +81,16 @@ class Brokers(AdminBase):
             return await gather({broker: [broker] for broker in ids}, ask)
 
         return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
+
+    async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Have a cluster of KRaft forget a broker that is gone for good; UnsupportedVersion from any other."""
+
+        async def attempt() -> None:
+            response = await self._ask(None, UnregisterBrokerRequest(broker_id=broker_id))
+            if response.error_code:
+                raise error_of(response.error_code, response.error_message)
+
+        await self._once("unregister_broker", attempt, timeout)
 
     async def update_features(
         self,
