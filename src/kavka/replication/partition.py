@@ -51,9 +51,10 @@ RunInWorker = Callable[[Callable[[], Any], Callable[[BaseException | None], None
 class IsrChange:
     """A change of the ISR that the controller is asked for: one more member, or fewer."""
 
-    __slots__ = ("expands", "isr", "leader_epoch", "partition", "partition_epoch")
+    __slots__ = ("expands", "given_up", "isr", "leader_epoch", "partition", "partition_epoch")
 
     def __init__(self, partition: Partition, isr: frozenset[int], expands: bool) -> None:
+        self.given_up = False
         self.partition = partition
         self.isr = isr
         self.expands = expands
@@ -212,6 +213,15 @@ class Partition:
         return is_new
 
     def _take_state(self, state: LeaderAndIsrPartitionState) -> None:
+        pending = self.pending_isr
+        # An order that says what we know already (a new controller gives it to everyone) may have been written before
+        # the controller took the change that is under way: the answer to that still counts.
+        says_nothing_new = (
+            pending is not None
+            and not pending.given_up
+            and (state.leader, state.leader_epoch, state.partition_epoch)
+            == (self.leader_id, self.leader_epoch, self.partition_epoch)
+        )
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
@@ -219,7 +229,8 @@ class Partition:
         self.replicas = list(state.replicas)
         self.adding_replicas = list(state.adding_replicas)
         self.removing_replicas = list(state.removing_replicas)
-        self._set_isr(frozenset(state.isr))
+        if not says_nothing_new:
+            self._set_isr(frozenset(state.isr))
 
     def _set_isr(self, isr: frozenset[int]) -> None:
         self.isr = self.maximal_isr = isr
@@ -497,6 +508,7 @@ class Partition:
             return False
         if code in _ISR_GIVES_UP:
             # What we know is not up to date, so it cannot be said which ISR counts: the larger one until we are told.
+            change.given_up = True
             log.info("%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
             return False
         return True

@@ -439,3 +439,29 @@ def test_an_order_that_is_older_than_the_answer_about_the_isr_changes_nothing(tm
         assert world.partition(0).isr == {0, 1}
 
     in_world(tmp_path, body, brokers=(0, 1))
+
+
+def test_an_order_that_says_nothing_new_does_not_end_a_change_of_the_isr_that_is_under_way(tmp_path):
+    async def body(world: World) -> None:
+        answer = asyncio.Event()
+        ask = world.alter_partition
+
+        async def later(request):
+            response = await ask(request)
+            await answer.wait()
+            return response
+
+        world.nodes[0].isr_changes._send = later
+        await world.elect(0, isr=[0])
+        partition = world.partition(0)
+        await world.until(lambda: world.isr == [0, 1])
+        # The controller has taken it. What it, or its successor, wrote before that arrives only now.
+        world.isr, world.partition_epoch = [0], world.partition_epoch - 1
+        await world.tell([0])
+        assert partition.maximal_isr == {0, 1}
+        world.isr, world.partition_epoch = [0, 1], world.partition_epoch + 1
+        answer.set()
+        await world.until(lambda: partition.isr == {0, 1})
+        assert partition.partition_epoch == world.partition_epoch
+
+    in_world(tmp_path, body, brokers=(0, 1))
