@@ -274,6 +274,7 @@ class Broker:
             settings.zookeeper_connect,
             session_timeout_ms=session_ms,
             connection_timeout_ms=settings.zookeeper_connection_timeout_ms or session_ms,
+            max_in_flight=settings.zookeeper_max_in_flight_requests,
         )
 
     def _follow_session(self) -> None:
