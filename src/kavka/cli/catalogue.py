@@ -76,6 +76,15 @@ TOOLS = (
         "features", BROKER, "show and set the levels of features", "kavka.cli.cluster_info",
         main="features_main", table="FEATURES_COMMAND",
     ),
+    Tool("console-producer", RECORDS, "send lines of standard input", "kavka.cli.console_producer"),
+    Tool("console-consumer", RECORDS, "print the records of topics", "kavka.cli.console_consumer"),
+    Tool("get-offsets", RECORDS, "first and last offsets of partitions", "kavka.cli.get_offsets"),
+    Tool("dump-log", RECORDS, "show what is in the files of a log", "kavka.cli.dump_log"),
+    Tool("producer-perf-test", PERFORMANCE, "how fast records can be sent", "kavka.cli.producer_perf_test"),
+    Tool("consumer-perf-test", PERFORMANCE, "how fast records can be read", "kavka.cli.consumer_perf_test"),
+    Tool("verifiable-producer", PERFORMANCE, "send numbers, print outcomes as JSON", "kavka.cli.verifiable_producer"),
+    Tool("verifiable-consumer", PERFORMANCE, "print what a consumer sees as JSON", "kavka.cli.verifiable_consumer"),
+    Tool("replica-verification", REPLICAS, "compare replicas with one another", "kavka.cli.replica_verification"),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

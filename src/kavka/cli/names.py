@@ -18,12 +18,12 @@ class TopicFilter:
     def __init__(self, text: str) -> None:
         pattern = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
         try:
-            self._pattern = re.compile(pattern)
+            self.pattern = re.compile(pattern)
         except re.error as error:
             raise ToolError(f"{text} is an invalid regex ({error})") from None
 
     def allows(self, topic: str, *, exclude_internal: bool = False) -> bool:
-        return self._pattern.fullmatch(topic) is not None and not (exclude_internal and topic in INTERNAL_TOPICS)
+        return self.pattern.fullmatch(topic) is not None and not (exclude_internal and topic in INTERNAL_TOPICS)
 
 
 def uuid_text(value: UUID) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer._decode import Columns, ConsumerRecord
 from kavka.client.consumer.arguments import OnPartitions, make_listener, many_partitions, one_partition
 from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, CommitCallback, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
@@ -152,11 +152,15 @@ class Consumer:
         (`kavka[arrow]`)."""
         from kavka.client.consumer.arrow import record_batch
 
+        columns = self.poll_columns(timeout, max_records)
+        return None if columns is None else record_batch(columns)
+
+    def poll_columns(self, timeout: float = 0.0, max_records: int | None = None) -> Columns | None:
+        """As `poll_arrow`, to the columns that Arrow would get: for whoever only counts, and needs no pyarrow."""
         with self._used():
             self._give_back()
             limit = _NO_LIMIT if max_records is None else max_records
-            columns = self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
-            return None if columns is None else record_batch(columns)
+            return self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, for ever; ends when the consumer is closed. A commit in the middle commits what was given

@@ -1,0 +1,282 @@
+"""`kavka console-consumer` (`kafka-console-consumer`): print the records of topics."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.clients import (
+    client_settings,
+    ended_by_signals,
+    exit_code,
+    file_option,
+    pairs,
+    property_option,
+    quiet_logging,
+    reader_is_gone,
+    say_when_nobody_answers,
+)
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
+from kavka.cli.formatters import DEFAULT, Formatter, make_formatter, older_name
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import at_terminal
+from kavka.cli.tool import ToolError, note, one_line, run
+
+if TYPE_CHECKING:
+    from kavka.client.consumer._decode import ConsumerRecord
+    from kavka.client.consumer.consumer import Consumer
+
+COMMAND = Command(
+    "console-consumer",
+    "Print the records of a topic, or of all topics that match a pattern, to standard output.",
+    (
+        BOOTSTRAP,
+        Option("topic", "The topic to read.", "topic", completes="topic"),
+        Option("include", "Read all topics whose whole name matches.", "regular expression"),
+        Option("partition", "Read only this partition, from its end unless --offset says otherwise.", "number", int),
+        Option(
+            "offset",
+            "Where to begin: a number, 'earliest' or 'latest'. Needs --partition.",
+            "offset",
+            default="latest",
+        ),
+        Option("from-beginning", "Begin with the oldest record, where the group has not committed any offset yet."),
+        Option("group", "The consumer group to be a member of; a new one unless given.", "group", completes="group"),
+        Option("max-messages", "End after so many records.", "number", int),
+        Option("timeout-ms", "End when no record came for so many milliseconds.", "milliseconds", int),
+        Option(
+            "isolation-level",
+            "read_committed leaves out the records of transactions that are not committed.",
+            "level",
+            default="read_uncommitted",
+            choices=("read_uncommitted", "read_committed"),
+            ignore_case=True,
+        ),
+        property_option(
+            "formatter-property",
+            "A property of the formatter: print.key, print.timestamp, print.offset, print.partition, print.epoch, "
+            "print.headers (true or false), print.value, key.separator, line.separator, headers.separator, "
+            "null.literal, key.deserializer, value.deserializer, headers.deserializer.",
+        ),
+        property_option("property", "As --formatter-property."),
+        file_option("formatter-config", "A file with properties of the formatter."),
+        Option(
+            "formatter",
+            "What prints the records: DefaultMessageFormatter, LoggingMessageFormatter, NoOpMessageFormatter; "
+            "OffsetsMessageFormatter and GroupMetadataMessageFormatter for __consumer_offsets, "
+            "TransactionLogMessageFormatter for __transaction_state; or a Python class.",
+            "class",
+            default=DEFAULT,
+            default_text="DefaultMessageFormatter",
+        ),
+        Option("key-deserializer", "How keys are read: a class.", "class"),
+        Option("value-deserializer", "How values are read: a class.", "class"),
+        Option("skip-message-on-error", "A record that cannot be printed is left out, rather than the end."),
+        property_option("command-property", "A setting of the consumer."),
+        file_option("command-config", "A file with settings of the consumer; --command-property counts more."),
+        Option("enable-systest-events", "Print a line when the consumer has ended."),
+        property_option("consumer-property", "As --command-property.", older=True),
+        file_option("consumer.config", "As --command-config.", older=True),
+        Option("whitelist", "As --include.", "regular expression", older=True),
+        BROKER_LIST,
+        ZOOKEEPER,
+    ),
+    examples=(
+        "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --from-beginning",
+        "kavka console-consumer --bootstrap-server localhost:9092 --topic orders --property print.key=true",
+    ),
+)
+
+_STEP = 1.0
+_RECORDS = 5000
+_NO_TIMEOUT = float("inf")
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, consume)
+
+
+def consume(args: Arguments) -> int:
+    quiet_logging()
+    _check(args)
+    formatter = _formatter(args)
+    settings = consumer_settings(args)
+    start = _start(args)
+    from kavka.client.consumer.consumer import Consumer
+
+    code = 0
+    reading: Reading | None = None
+    try:
+        with ended_by_signals(), Consumer(settings) as consumer:
+            say_when_nobody_answers(consumer, COMMAND.name, settings["bootstrap.servers"])
+            _subscribe(consumer, args, start)
+            reading = Reading(consumer, formatter, args)
+            reading.run()
+    except KeyboardInterrupt as error:
+        code = exit_code(error)
+    finally:
+        closing = getattr(formatter, "close", None)
+        if callable(closing):
+            closing()
+        print(f"Processed a total of {reading.count if reading else 0} messages", file=sys.stderr, flush=True)
+    if args["enable-systest-events"]:
+        print("shutdown_complete")
+    return code
+
+
+class Reading:
+    """The loop. `count` are the records that were handed to the formatter."""
+
+    def __init__(self, consumer: Consumer, formatter: Formatter, args: Arguments) -> None:
+        self.count = 0
+        self._consumer = consumer
+        self._formatter = formatter
+        limit = args["max-messages"]
+        self._limit: float = _NO_TIMEOUT if limit is None or limit == -1 else limit
+        timeout = args["timeout-ms"]
+        self._timeout = _NO_TIMEOUT if timeout is None or timeout < 0 else timeout / 1000
+        self._skip: bool = args["skip-message-on-error"]
+
+    def run(self) -> None:
+        """Until there were enough records, or none came in time. BrokenPipeError where nobody reads any more."""
+        output = sys.stdout.buffer
+        last = time.monotonic()
+        while self.count < self._limit:
+            left = last + self._timeout - time.monotonic()
+            most = int(min(_RECORDS, self._limit - self.count))
+            records = self._consumer.poll(max(0.0, min(_STEP, left)), max_records=most)
+            if records:
+                data = self._write(list(records))
+                output.write(data)
+                output.flush()
+                last = time.monotonic()
+            elif left <= 0:
+                return
+            if reader_is_gone(1):
+                raise BrokenPipeError
+
+    def _write(self, records: list[ConsumerRecord]) -> bytes:
+        with contextlib.suppress(Exception):
+            data = self._formatter.write(records)
+            self.count += len(records)
+            return data
+        # One of them cannot be printed: those before it can.
+        parts = []
+        for record in records:
+            self.count += 1
+            try:
+                parts.append(self._formatter.write((record,)))
+            except Exception as error:
+                where = f"{record.topic}-{record.partition} at offset {record.offset}"
+                if not self._skip:
+                    sys.stdout.buffer.write(b"".join(parts))
+                    raise ToolError(f"{where}: {one_line(str(error))} (--skip-message-on-error goes on)") from None
+                note(COMMAND.name, f"{where} is left out: {one_line(str(error))}")
+        return b"".join(parts)
+
+
+def _check(args: Arguments) -> None:
+    sources = [name for name in ("topic", "include", "whitelist") if name in args]
+    if len(sources) != 1 and not (sources == ["include", "whitelist"]):
+        raise UsageError("Exactly one of --include/--topic is required.")
+    if "partition" in args:
+        if "topic" not in args:
+            raise UsageError("The topic is required when partition is specified.")
+        if "group" in args:
+            raise UsageError("Options group and partition cannot be specified together.")
+        if args["partition"] < 0:
+            raise UsageError(f"There is no partition {args['partition']}")
+    if "from-beginning" in args and "offset" in args:
+        raise UsageError("Options from-beginning and offset cannot be specified together.")
+    if "offset" in args and "partition" not in args:
+        raise UsageError("The partition is required when offset is specified.")
+
+
+def _start(args: Arguments) -> str | int:
+    if args["from-beginning"]:
+        return "earliest"
+    text = args["offset"]
+    if text.lower() in ("earliest", "latest"):
+        return str(text.lower())
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(
+            f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a "
+            "non-negative long."
+        )
+    return int(text)
+
+
+def consumer_settings(args: Arguments) -> dict[str, Any]:
+    settings = client_settings(
+        args, ("consumer.config", "command-config"), ("consumer-property", "command-property")
+    )
+    settings["bootstrap.servers"] = bootstrap_servers(args)
+    settings.setdefault("client.id", "console-consumer")
+    settings.setdefault("isolation.level", args["isolation-level"])
+    reset = settings.get("auto.offset.reset")
+    if args["from-beginning"] and reset not in (None, "earliest"):
+        raise UsageError(
+            f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
+        )
+    settings["auto.offset.reset"] = "earliest" if args["from-beginning"] else (reset or "latest")
+    for name in ("key.deserializer", "value.deserializer"):
+        # The formatter deserialises.
+        settings.pop(name, None)
+    _set_group(args, settings)
+    return settings
+
+
+def _set_group(args: Arguments, settings: dict[str, Any]) -> None:
+    given = settings.get("group.id")
+    group = args["group"]
+    if group is not None and given is not None and given != group:
+        raise UsageError(
+            "The group ids provided in different places (directly using '--group', via '--consumer-property', or via "
+            f"'--consumer.config') do not match. Detected group ids: '{group}', '{given}'"
+        )
+    if group is None and given is None:
+        import random
+
+        settings["group.id"] = f"console-consumer-{random.randrange(100_000)}"
+        settings.setdefault("enable.auto.commit", "false")
+    elif group is not None:
+        settings["group.id"] = group
+
+
+def _subscribe(consumer: Consumer, args: Arguments, start: str | int) -> None:
+    if "partition" in args:
+        partition = (args["topic"], args["partition"])
+        consumer.assign([partition])
+        if start == "earliest":
+            consumer.seek_to_beginning([partition])
+        elif start == "latest":
+            consumer.seek_to_end([partition])
+        else:
+            assert isinstance(start, int)
+            consumer.seek(partition, start)
+    elif "topic" in args:
+        consumer.subscribe([args["topic"]])
+    else:
+        from kavka.cli.names import TopicFilter
+
+        consumer.subscribe(pattern=TopicFilter(args.first("include", "whitelist")).pattern)
+
+
+def _formatter(args: Arguments) -> Formatter:
+    properties = read_properties(args["formatter-config"]) if "formatter-config" in args else {}
+    properties |= pairs(_all(args, "property", "formatter-property"))
+    for part in ("key", "value"):
+        if f"{part}-deserializer" in args:
+            properties[f"{part}.deserializer"] = args[f"{part}-deserializer"]
+    name = args["formatter"]
+    if today := older_name(name):
+        note(COMMAND.name, f"{name} is an older name of {today}")
+    # For a person, a line each; Kafka puts nothing between the objects of the internal topics.
+    return make_formatter(name, properties, line_end=b"\n" if at_terminal() else b"")
+
+
+def _all(args: Arguments, *names: str) -> Iterable[str]:
+    return [text for name in names for text in args[name]]

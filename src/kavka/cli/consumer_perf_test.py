@@ -1,0 +1,214 @@
+"""`kavka consumer-perf-test` (`kafka-consumer-perf-test`): how fast records can be read.
+
+The same work as Kafka's tool does: batches are fetched, unpacked where they are compressed, and every record in them
+is read (checksums are not looked at, unless `check.crcs=true` is given, as in Kafka's tool). What is counted are
+records and the bytes of keys and values. No Python object is made for a record.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.clients import (
+    client_settings,
+    ended_by_signals,
+    exit_code,
+    file_option,
+    property_option,
+    quiet_logging,
+    say_when_nobody_answers,
+)
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.java_text import date_text, fixed, ratio
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import Progress
+from kavka.cli.perf_stats import MB, metrics_text, now_ms
+from kavka.cli.tool import run
+
+if TYPE_CHECKING:
+    from kavka.client.consumer.consumer import Consumer
+
+DATE_FORMAT = "yyyy-MM-dd HH:mm:ss:SSS"
+_POLL_S = 0.1
+_EXTENDED = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+_TOTALS = "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
+_INTERVALS = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
+
+COMMAND = Command(
+    "consumer-perf-test",
+    "Read records as fast as can be and print throughput.",
+    (
+        BOOTSTRAP,
+        Option("topic", "The topic to read.", "topic", completes="topic"),
+        Option("include", "Read all topics whose whole name matches.", "regular expression"),
+        Option("num-records", "How many records to read.", "number", int, aliases=("messages",)),
+        Option("group", "The consumer group.", "group", default_text="perf-consumer-<number>", completes="group"),
+        Option("from-latest", "Begin with new records, where the group has not committed any offset yet."),
+        Option("fetch-size", "Most bytes of a partition in one fetch.", "bytes", int, 1024 * 1024),
+        Option("socket-buffer-size", "The socket's receive buffer.", "bytes", int, 2 * 1024 * 1024),
+        Option("timeout", "End when none came for so many milliseconds.", "milliseconds", int, 10_000, optional=True),
+        Option("show-detailed-stats", "Print a line for every interval."),
+        Option("reporting-interval", "How long an interval is.", "milliseconds", int, 5000),
+        Option("date-format", "How times are written, as Java's SimpleDateFormat has it.", "format", str, DATE_FORMAT),
+        Option("hide-header", "No line with the names of the columns."),
+        Option("print-metrics", "Print the consumer's metrics at the end."),
+        property_option("command-property", "A setting of the consumer."),
+        file_option("command-config", "A file with settings of the consumer; --command-property counts more."),
+        file_option("consumer.config", "As --command-config.", older=True),
+        Option("threads", "Has no effect.", "number", int, 10, older=True),
+        Option("num-fetch-threads", "Has no effect.", "number", int, 1, older=True),
+        BROKER_LIST,
+        ZOOKEEPER,
+    ),
+    examples=("kavka consumer-perf-test --bootstrap-server localhost:9092 --topic benchmark --messages 5000000",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, measure)
+
+
+def measure(args: Arguments) -> int:
+    quiet_logging()
+    _check(args)
+    settings = consumer_settings(args)
+    if not args["hide-header"]:
+        print((_INTERVALS if args["show-detailed-stats"] else _TOTALS) + _EXTENDED, flush=True)
+    from kavka.client.consumer.consumer import Consumer
+
+    with ended_by_signals(), Consumer(settings) as consumer, Progress() as progress:
+        say_when_nobody_answers(consumer, COMMAND.name, settings["bootstrap.servers"])
+        test = PerfTest(consumer, args, progress)
+        try:
+            test.run()
+        except KeyboardInterrupt as error:
+            return exit_code(error)
+        finally:
+            progress.clear()
+        end = now_ms()
+        if not args["show-detailed-stats"]:
+            print(test.total_line(end), flush=True)
+        if args["print-metrics"]:
+            print(metrics_text("consumer-metrics", settings["client.id"], consumer.metrics()))
+    return 0
+
+
+class PerfTest:
+    def __init__(self, consumer: Consumer, args: Arguments, progress: Progress) -> None:
+        self._consumer = consumer
+        self._progress = progress
+        self._wanted: int = args["num-records"]
+        self._timeout: int = args["timeout"] if args["timeout"] != "" else 10_000
+        self._interval: int = args["reporting-interval"]
+        self._detailed: bool = args["show-detailed-stats"]
+        self._format: str = args["date-format"]
+        self.records = 0
+        self.bytes = 0
+        self._start = self._joining = now_ms()
+        self._join_ms = self._round_join_ms = 0
+        self._last = (self._start, 0, 0)
+        self._subscribe(args)
+
+    def _subscribe(self, args: Arguments) -> None:
+        pattern = None
+        if "include" in args:
+            from kavka.cli.names import TopicFilter
+
+            pattern = TopicFilter(args["include"]).pattern
+        topics = [args["topic"]] if "topic" in args else None
+        self._consumer.subscribe(topics, pattern=pattern, on_assigned=self._assigned, on_revoked=self._revoked)
+
+    def _revoked(self, partitions: Any) -> None:
+        self._joining = now_ms()
+
+    def _assigned(self, partitions: Any) -> None:
+        spent = now_ms() - self._joining
+        self._join_ms += spent
+        self._round_join_ms += spent
+
+    def run(self) -> None:
+        poll, wanted, live = self._consumer.poll_columns, self._wanted, self._progress.on
+        now = last_consumed = now_ms()
+        while self.records < wanted and now - last_consumed <= self._timeout:
+            columns = poll(_POLL_S, wanted - self.records)
+            now = now_ms()
+            if columns is not None:
+                last_consumed = now
+                self.records += columns.rows
+                self.bytes += columns.key_used + columns.value_used
+                if now - self._last[0] >= self._interval:
+                    self._round(now)
+            if live:
+                self._progress.show(self._live_line(now))
+        if self.records < wanted:
+            self._progress.clear()
+            print(
+                "WARNING: Exiting before consuming the expected number of messages: timeout "
+                f"({self._timeout} ms) exceeded. You can use the --timeout option to increase the timeout.",
+                flush=True,
+            )
+
+    def _round(self, now: int) -> None:
+        """A line about the interval that is over."""
+        if self._detailed:
+            self._progress.clear()
+            print(self._interval_line(now), flush=True)
+        self._round_join_ms = 0
+        self._last = (now, self.records, self.bytes)
+
+    def _interval_line(self, now: int) -> str:
+        start, records, size = self._last
+        elapsed, count, more = now - start, self.records - records, (self.bytes - size) / MB
+        joined = self._round_join_ms
+        fetching = elapsed - joined
+        return (
+            f"{date_text(self._format, now)}, 0, {fixed(self.bytes / MB, 4)}, "
+            f"{fixed(ratio(1000.0 * more, elapsed), 4)}, {self.records}, "
+            f"{fixed(ratio(count, elapsed) * 1000, 4)}, {joined}, {fetching}, "
+            f"{fixed(1000.0 * more / fetching if fetching > 0 else 0.0, 4)}, "
+            f"{fixed(1000.0 * count / fetching if fetching > 0 else 0.0, 4)}"
+        )
+
+    def total_line(self, end: int) -> str:
+        elapsed = (end - self._start) / 1000
+        fetching = end - self._start - self._join_ms
+        total = self.bytes / MB
+        times = f"{date_text(self._format, self._start)}, {date_text(self._format, end)}"
+        return (
+            f"{times}, {fixed(total, 4)}, {fixed(ratio(total, elapsed), 4)}, {self.records}, "
+            f"{fixed(ratio(self.records, elapsed), 4)}, {self._join_ms}, {fetching}, "
+            f"{fixed(ratio(total, fetching / 1000), 4)}, {fixed(ratio(self.records, fetching / 1000), 4)}"
+        )
+
+    def _live_line(self, now: int) -> str:
+        start, records, size = self._last
+        elapsed = max(1, now - start - self._round_join_ms) / 1000
+        return (
+            f"{self.records:,} of {self._wanted:,} records, {(self.records - records) / elapsed:,.0f} records/s, "
+            f"{(self.bytes - size) / elapsed / MB:.1f} MB/s"
+        )
+
+
+def _check(args: Arguments) -> None:
+    if ("topic" in args) == ("include" in args):
+        raise UsageError("Exactly one of --topic/--include is required.")
+    args.require("num-records")
+    try:
+        date_text(args["date-format"], 0)
+    except ValueError as error:
+        raise UsageError(f"--date-format: {error}") from None
+
+
+def consumer_settings(args: Arguments) -> dict[str, Any]:
+    settings = client_settings(args, ("consumer.config", "command-config"), ("command-property",))
+    settings["bootstrap.servers"] = bootstrap_servers(args)
+    settings["group.id"] = args["group"] or settings.get("group.id") or f"perf-consumer-{random.randrange(100_000)}"
+    settings["receive.buffer.bytes"] = args["socket-buffer-size"]
+    settings["max.partition.fetch.bytes"] = args["fetch-size"]
+    settings["auto.offset.reset"] = "latest" if args["from-latest"] else "earliest"
+    settings.setdefault("check.crcs", "false")
+    settings.setdefault("client.id", "perf-consumer-client")
+    for name in ("key.deserializer", "value.deserializer"):
+        settings.pop(name, None)
+    return settings

@@ -1,0 +1,240 @@
+"""How console-consumer prints records: `--formatter`, by Kafka's class names or a Python name.
+
+A formatter has `write(records)`, which returns the bytes to print for them, and may have `close()`. One of the user's
+own is a class with `configure(properties)` and `write_to(record, output)`, where `output` is a binary file, as Kafka's
+MessageFormatter is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from kavka.client.consumer._decode import ConsumerRecord
+from kavka.common.config import ConfigError
+
+Properties = Mapping[str, str]
+
+TIMESTAMP_TYPES = {0: b"CreateTime", 1: b"LogAppendTime"}
+
+
+class Formatter(Protocol):
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes: ...
+
+
+class DefaultFormatter:
+    """Key, value and the rest of a record on a line, as `print.*` and the separators say."""
+
+    def __init__(self, properties: Properties) -> None:
+        self._timestamp = _flag(properties, "print.timestamp")
+        self._partition = _flag(properties, "print.partition")
+        self._offset = _flag(properties, "print.offset")
+        self._epoch = _flag(properties, "print.epoch")
+        self._headers = _flag(properties, "print.headers")
+        self._key = _flag(properties, "print.key")
+        self._value = _flag(properties, "print.value", "true")
+        self._separator = properties.get("key.separator", "\t").encode()
+        self._line_end = properties.get("line.separator", "\n").encode()
+        self._header_separator = properties.get("headers.separator", ",").encode()
+        self._null = properties.get("null.literal", "null").encode()
+        self._key_text = deserialized("key.deserializer", properties)
+        self._value_text = deserialized("value.deserializer", properties)
+        self._header_text = deserialized("headers.deserializer", properties)
+        others = (self._timestamp, self._partition, self._offset, self._epoch, self._headers, self._key)
+        self._plain = self._value and not any(others) and self._value_text is None
+
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes:
+        null, end = self._null, self._line_end
+        if self._plain:
+            lines = [null if record.value is None else record.value for record in records]
+            lines.append(b"")
+            return end.join(lines)
+        return b"".join([self._line(record) for record in records])
+
+    def _line(self, record: ConsumerRecord) -> bytes:
+        parts = []
+        if self._timestamp:
+            kind = TIMESTAMP_TYPES.get(record.timestamp_type)
+            parts.append(b"NO_TIMESTAMP" if kind is None else b"%s:%d" % (kind, record.timestamp))
+        if self._partition:
+            parts.append(b"Partition:%d" % record.partition)
+        if self._offset:
+            parts.append(b"Offset:%d" % record.offset)
+        if self._epoch:
+            epoch = record.leader_epoch
+            parts.append(b"Epoch:%d" % epoch if epoch >= 0 else b"Epoch:NOT_PRESENT")
+        if self._headers:
+            parts.append(self._header_line(record) or b"NO_HEADERS")
+        if self._key:
+            parts.append(self._text(self._key_text, record, record.key))
+        if self._value:
+            parts.append(self._text(self._value_text, record, record.value))
+        return self._separator.join(parts) + self._line_end if parts else b""
+
+    def _header_line(self, record: ConsumerRecord) -> bytes:
+        return self._header_separator.join(
+            name.encode("utf-8", "surrogateescape") + b":" + self._text(self._header_text, record, value)
+            for name, value in record.headers
+        )
+
+    def _text(self, convert: Text | None, record: ConsumerRecord, data: bytes | None) -> bytes:
+        if data is None:
+            return self._null
+        return data if convert is None else convert(record.topic, data, record.headers)
+
+
+class LoggingFormatter(DefaultFormatter):
+    """The records printed, and each with its topic and time in the log too, which is standard error here."""
+
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes:
+        import logging
+
+        log = logging.getLogger("kavka.cli.LoggingMessageFormatter")
+        found = list(records)
+        for record in found:
+            kind = TIMESTAMP_TYPES.get(record.timestamp_type)
+            when = "" if kind is None else f"{kind.decode()}:{record.timestamp}, "
+            key, value = (
+                "null" if part is None else part.decode(errors="replace") for part in (record.key, record.value)
+            )
+            log.info("%skey:%s, value:%s", when, key, value)
+        return super().write(found)
+
+
+class NoOpFormatter:
+    """Nothing is printed."""
+
+    def __init__(self, properties: Properties) -> None:
+        pass
+
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes:
+        return b""
+
+
+class InternalTopicFormatter:
+    """The records of one of Kafka's own topics as JSON objects, one after the other; at a terminal a line for each."""
+
+    def __init__(self, topic: str, kinds: Iterable[int], line_end: bytes) -> None:
+        from kavka.cli import internal_records
+
+        self._records = internal_records
+        self._topic = getattr(internal_records, topic)
+        self._kinds = frozenset(kinds)
+        self._line_end = line_end
+
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes:
+        return b"".join([self._object(record) for record in records])
+
+    def _object(self, record: ConsumerRecord) -> bytes:
+        found = self._records
+        if record.key is None:
+            return b""
+        kind = found.version_of(record.key)
+        if kind not in self._kinds or kind not in self._topic:
+            return b""
+        key_type, value_type = self._topic[kind]
+        key = found.decode(key_type, record.key)
+        assert key.message is not None
+        shown: dict[str, Any] = {"key": {"version": kind, "data": found.to_json(key.message, kind)}, "value": None}
+        if record.value is not None:
+            version, value = found.decode(value_type, record.value)
+            data = "unknown" if value is None else found.to_json(value, version)
+            shown["value"] = {"version": version, "data": data}
+        text: str = found.dumps(shown)
+        return text.encode() + self._line_end
+
+
+class UserFormatter:
+    """A class of the user's own."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def write(self, records: Iterable[ConsumerRecord]) -> bytes:
+        output = io.BytesIO()
+        for record in records:
+            self._found.write_to(record, output)
+        return output.getvalue()
+
+    def close(self) -> None:
+        closing = getattr(self._found, "close", None)
+        if callable(closing):
+            closing()
+
+
+DEFAULT = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
+KAFKA_NAMES = (
+    "DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter", "OffsetsMessageFormatter",
+    "GroupMetadataMessageFormatter", "TransactionLogMessageFormatter",
+)  # fmt: skip
+_OLD_PACKAGES = ("kafka.tools.", "kafka.coordinator.")
+
+
+def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> Formatter:
+    """`line_end` follows the objects of the internal topics' formatters; Kafka prints none."""
+    short = name.rpartition(".")[2].rpartition("$")[2]
+    java = name == short or name.startswith(("org.apache.kafka.", *_OLD_PACKAGES))
+    if not java:
+        from kavka.client import classes
+
+        found = classes.make("formatter", name, {}, "a formatter", dict(properties))
+        if not callable(getattr(found, "write_to", None)):
+            raise ConfigError("formatter", f"{name} has no method write_to(record, output)")
+        return UserFormatter(found)
+    if short == "OffsetsMessageFormatter":
+        return InternalTopicFormatter("OFFSET_TOPIC", (0, 1), line_end)
+    if short == "GroupMetadataMessageFormatter":
+        return InternalTopicFormatter("OFFSET_TOPIC", (2,), line_end)
+    if short == "TransactionLogMessageFormatter":
+        return InternalTopicFormatter("TRANSACTION_TOPIC", (0,), line_end)
+    simple: dict[str, Callable[[Properties], Formatter]] = {
+        "DefaultMessageFormatter": DefaultFormatter,
+        "LoggingMessageFormatter": LoggingFormatter,
+        "NoOpMessageFormatter": NoOpFormatter,
+    }
+    if short not in simple:
+        raise ConfigError("formatter", f"'{name}' is not known here; known are {', '.join(KAFKA_NAMES)}")
+    return simple[short](properties)
+
+
+def older_name(name: str) -> str | None:
+    """What a formatter is called today, where this is one of its older names."""
+    short = name.rpartition(".")[2].rpartition("$")[2]
+    if name.startswith(_OLD_PACKAGES) and short in KAFKA_NAMES:
+        return f"org.apache.kafka.tools.consumer.{short}"
+    return None
+
+
+Text = Callable[[str, bytes, Any], bytes]
+"""(topic, data, headers) to what is printed of it."""
+
+
+def deserialized(name: str, properties: Properties) -> Text | None:
+    """What a deserializer makes of bytes, as text; None where they are printed as they are. Its own settings are those
+    of the properties that begin with its name and a dot."""
+    class_name = properties.get(name)
+    if class_name is None:
+        return None
+    from kavka.cli.java_text import bytes_text, value_text
+    from kavka.client.serializers import StringSerializer, make_deserializer
+
+    if class_name.endswith(".BytesDeserializer"):
+        return lambda topic, data, headers: bytes_text(data).encode()
+    own = {key.removeprefix(f"{name}."): value for key, value in properties.items() if key.startswith(f"{name}.")}
+    found, convert = make_deserializer(name, class_name, own)
+    if convert is None:
+        return None
+    if type(found) is StringSerializer and found.encoding.lower().replace("-", "") == "utf8":
+        # Java puts a replacement character where bytes are no UTF-8.
+        return lambda topic, data, headers: data.decode(errors="replace").encode()
+    change = convert
+
+    def text(topic: str, data: bytes, headers: Any) -> bytes:
+        return value_text(change(topic, data, headers)).encode("utf-8", "surrogateescape")
+
+    return text
+
+
+def _flag(properties: Properties, name: str, default: str = "false") -> bool:
+    return properties.get(name, default).strip().lower() == "true"

@@ -1,0 +1,141 @@
+"""The records of `__consumer_offsets` and `__transaction_state` as JSON, with Kafka's names and in Kafka's order.
+
+A field that a version of a record does not have is left out; so is an optional one of a flexible version (a tagged
+field) that is not set.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from struct import Struct
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kavka.cli.names import uuid_text
+from kavka.protocol.messages import consumer_protocol, offsets_topic, transaction_log
+from kavka.protocol.primitives import Message, ProtocolError, TopMessage
+
+# By the version that a key begins with: the kind of record.
+OFFSET_TOPIC: dict[int, tuple[type[TopMessage], type[TopMessage]]] = {
+    0: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
+    1: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
+    2: (offsets_topic.GroupMetadataKey, offsets_topic.GroupMetadataValue),
+    3: (offsets_topic.ConsumerGroupMetadataKey, offsets_topic.ConsumerGroupMetadataValue),
+    4: (offsets_topic.ConsumerGroupPartitionMetadataKey, offsets_topic.ConsumerGroupPartitionMetadataValue),
+    5: (offsets_topic.ConsumerGroupMemberMetadataKey, offsets_topic.ConsumerGroupMemberMetadataValue),
+    6: (
+        offsets_topic.ConsumerGroupTargetAssignmentMetadataKey,
+        offsets_topic.ConsumerGroupTargetAssignmentMetadataValue,
+    ),
+    7: (offsets_topic.ConsumerGroupTargetAssignmentMemberKey, offsets_topic.ConsumerGroupTargetAssignmentMemberValue),
+    8: (offsets_topic.ConsumerGroupCurrentMemberAssignmentKey, offsets_topic.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (offsets_topic.ConsumerGroupRegularExpressionKey, offsets_topic.ConsumerGroupRegularExpressionValue),
+}
+TRANSACTION_TOPIC: dict[int, tuple[type[TopMessage], type[TopMessage]]] = {
+    0: (transaction_log.TransactionLogKey, transaction_log.TransactionLogValue),
+}
+TRANSACTION_STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+    "PrepareEpochFence",
+)  # fmt: skip
+
+# (class, field): the versions that have it, where not all do.
+_VERSIONS = {
+    ("OffsetCommitValue", "leader_epoch"): range(3, 1000),
+    ("OffsetCommitValue", "expire_timestamp"): range(1, 2),
+    ("GroupMetadataValue", "current_state_timestamp"): range(2, 1000),
+    ("MemberMetadata", "group_instance_id"): range(3, 1000),
+    ("MemberMetadata", "rebalance_timeout"): range(1, 1000),
+    ("ConsumerProtocolSubscription", "owned_partitions"): range(1, 1000),
+    ("ConsumerProtocolSubscription", "generation_id"): range(2, 1000),
+    ("ConsumerProtocolSubscription", "rack_id"): range(3, 1000),
+}
+_TAGGED = {
+    ("OffsetCommitValue", "topic_id"),
+    ("ConsumerGroupMetadataValue", "metadata_hash"),
+    ("ConsumerGroupMemberMetadataValue", "classic_member_metadata"),
+    ("ConsumerGroupTargetAssignmentMetadataValue", "assignment_timestamp"),
+    ("TopicPartitions", "assignment_epochs"),
+    ("TransactionLogValue", "previous_producer_id"),
+    ("TransactionLogValue", "next_producer_id"),
+    ("TransactionLogValue", "next_producer_epoch"),
+    ("TransactionLogValue", "client_transaction_version"),
+}
+_VERSION = Struct(">h")
+
+
+class Decoded(NamedTuple):
+    version: int
+    message: TopMessage | None
+    """None where this version is not known."""
+
+
+def version_of(data: bytes) -> int:
+    if len(data) < 2:
+        raise ProtocolError(f"{len(data)} bytes are too few for a record's version")
+    return int(_VERSION.unpack_from(data)[0])
+
+
+def decode(kind: type[TopMessage], data: bytes) -> Decoded:
+    version = version_of(data)
+    if not kind.MIN_VERSION <= version <= kind.MAX_VERSION:
+        return Decoded(version, None)
+    return Decoded(version, kind.decode(data, 2, version)[0])
+
+
+def to_json(message: Message, version: int) -> dict[str, Any]:
+    """Bytes as base64, ids as Kafka writes them; what belongs in no record of that version left out."""
+    name = type(message).__name__
+    found: dict[str, Any] = {}
+    fields: tuple[str, ...] = type(message).__slots__
+    for field in fields:
+        value = getattr(message, field)
+        where = name, field
+        if where in _VERSIONS and version not in _VERSIONS[where]:
+            continue
+        if where in _TAGGED and (value is None or value == [] or value == getattr(type(message)(), field)):
+            continue
+        found[_camel(field)] = _plain(value, version)
+    return found
+
+
+def group_metadata_to_json(value: offsets_topic.GroupMetadataValue, version: int) -> dict[str, Any]:
+    """With what the members of a group of consumers have said and got opened too."""
+    found = to_json(value, version)
+    if value.protocol_type == "consumer":
+        for member, shown in zip(value.members, found["members"], strict=True):
+            shown["subscription"] = _embedded(consumer_protocol.ConsumerProtocolSubscription, member.subscription)
+            shown["assignment"] = _embedded(consumer_protocol.ConsumerProtocolAssignment, member.assignment)
+    return found
+
+
+def _embedded(kind: type[TopMessage], data: bytes) -> Any:
+    if not data:
+        return {}
+    version = min(version_of(data), kind.MAX_VERSION)
+    try:
+        return to_json(kind.decode(data, 2, version)[0], version)
+    except ProtocolError:
+        return base64.b64encode(data).decode()
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any, version: int) -> Any:
+    if isinstance(value, Message):
+        return to_json(value, version)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, version) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    return uuid_text(value) if isinstance(value, UUID) else value
+
+
+@cache
+def _camel(field: str) -> str:
+    first, *rest = field.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,127 @@
+"""What the perf tests count, and the lines they print: those of Kafka's tools, so that figures can be put side by
+side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from kavka.cli.java_text import fixed, ratio
+
+MB = 1024 * 1024
+MOST_SAMPLES = 500_000
+PERCENTILES = (0.5, 0.95, 0.99, 0.999)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class ProducerStats:
+    """Latencies of records, from the call of `send` to the answer. `record` runs in the producer's thread alone; the
+    thread that sends only reads.
+
+    Percentiles are of every n-th record, so that there are at most half a million of them."""
+
+    def __init__(self, records: int, interval_ms: int, *, steady: bool = False) -> None:
+        self.count = 0
+        self.bytes = 0
+        self._steady = steady
+        self._interval = interval_ms
+        self._sampling = max(1, records // min(records, MOST_SAMPLES))
+        self._latencies: list[int] = []
+        self._total = 0
+        self._largest = 0
+        self._start = self._window_start = now_ms()
+        self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
+
+    def record(self, latency: int, size: int, now: int) -> bool:
+        """True when a line about the last interval is due."""
+        if self.count % self._sampling == 0:
+            self._latencies.append(latency)
+        self.count += 1
+        self.bytes += size
+        self._total += latency
+        self._window_count += 1
+        self._window_bytes += size
+        self._window_total += latency
+        if latency > self._window_largest:
+            self._window_largest = latency
+            if latency > self._largest:
+                self._largest = latency
+        return now - self._window_start >= self._interval
+
+    def window_line(self) -> str:
+        """About what came since the last one."""
+        now = now_ms()
+        elapsed = now - self._window_start
+        line = (
+            f"{self._window_count} records sent, {fixed(ratio(1000.0 * self._window_count, elapsed), 1)} records/sec "
+            f"({fixed(ratio(1000.0 * self._window_bytes, elapsed) / MB, 2)} MB/sec), "
+            f"{fixed(ratio(self._window_total, self._window_count), 1)} ms avg latency, "
+            f"{self._window_largest:.1f} ms max latency."
+        )
+        self._window_start = now
+        self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
+        return line
+
+    def total_line(self) -> str:
+        elapsed = now_ms() - self._start
+        samples = sorted(self._latencies)
+        p50, p95, p99, p999 = (samples[int(p * len(samples))] if samples else 0 for p in PERCENTILES)
+        return (
+            f"{self.count}{' steady state' if self._steady else ''} records sent, "
+            f"{fixed(ratio(1000.0 * self.count, elapsed), 6)} records/sec "
+            f"({fixed(ratio(1000.0 * self.bytes, elapsed) / MB, 2)} MB/sec), "
+            f"{fixed(ratio(self._total, self.count), 2)} ms avg latency, {self._largest:.2f} ms max latency, "
+            f"{p50} ms 50th, {p95} ms 95th, {p99} ms 99th, {p999} ms 99.9th."
+        )
+
+    def live_line(self, wanted: int) -> str:
+        """For a person who watches: how far it is, and the rate since the last line in the output."""
+        elapsed = now_ms() - self._window_start
+        count, size, total = self._window_count, self._window_bytes, self._window_total
+        return (
+            f"{self.count:,} of {wanted:,} records, {ratio(1000.0 * count, elapsed or 1):,.0f} records/s, "
+            f"{ratio(1000.0 * size, elapsed or 1) / MB:.1f} MB/s, {total / (count or 1):.1f} ms"
+        )
+
+
+class Throttle:
+    """Sleeps in the loop that sends, so that it makes about so many a second; below 0 it never does."""
+
+    SHORTEST_S = 0.002
+
+    def __init__(self, per_second: float) -> None:
+        self._rate = per_second
+        self._start = time.monotonic()
+        self._deficit = 0.0
+
+    def after(self, count: int) -> None:
+        """So many were sent."""
+        if self._rate < 0:
+            return
+        if self._rate == 0:
+            while True:
+                time.sleep(3600)
+        elapsed = time.monotonic() - self._start
+        if elapsed <= 0 or count / elapsed <= self._rate:
+            return
+        self._deficit += 1.0 / self._rate
+        if self._deficit >= self.SHORTEST_S:
+            began = time.monotonic()
+            time.sleep(self._deficit)
+            self._deficit -= time.monotonic() - began
+
+
+def metrics_text(group: str, client_id: str, metrics: Mapping[str, float]) -> str:
+    """As `--print-metrics` shows them."""
+    shown = {f"{group}:{name}:{{client-id={client_id}}}": value for name, value in sorted(metrics.items())}
+    width = max(map(len, shown), default=0)
+    lines = [f"\n{'Metric Name':<{width}}   Value"]
+    for name, value in shown.items():
+        text = fixed(value, 3) if isinstance(value, (int, float)) else str(value)
+        lines.append(f"{name:<{width}} : {text}")
+    return "\n".join(lines)
+
+

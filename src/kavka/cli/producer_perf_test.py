@@ -1,0 +1,289 @@
+"""`kavka producer-perf-test` (`kafka-producer-perf-test`): how fast records can be sent.
+
+The same work as Kafka's tool does: every record has a payload of its own, is sent with a callback, and its latency is
+taken from the call to the callback.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.clients import (
+    client_settings,
+    ended_by_signals,
+    exit_code,
+    file_option,
+    property_option,
+    quiet_logging,
+    say_when_nobody_answers,
+)
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.output import Progress
+from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
+from kavka.cli.tool import ToolError, note, reason, run
+
+if TYPE_CHECKING:
+    from kavka.client.producer.producer import Producer
+
+DEFAULT_DURATION_MS = 3000
+_LETTERS = bytes(65 + byte % 26 for byte in range(256))
+_BLOCK = 256 * 1024
+_LIVE_EVERY = 1024
+
+COMMAND = Command(
+    "producer-perf-test",
+    "Send records as fast as can be, or at a given rate, and print throughput and latencies.",
+    (
+        BOOTSTRAP,
+        Option("topic", "The topic to send to.", "topic", required=True, completes="topic"),
+        Option("num-records", "How many records to send.", "number", int, required=True),
+        Option("record-size", "Each record is so many random letters.", "bytes", int),
+        Option("payload-file", "Records are taken from this file, at random.", "file", completes="file"),
+        Option("payload-delimiter", "What separates records in --payload-file.", "text", default="\\n"),
+        Option("payload-monotonic", "Records are the numbers from 0 on."),
+        Option(
+            "throughput", "About so many records a second; -1: as many as can be.", "records/s", float, required=True
+        ),
+        property_option("command-property", "Settings of the producer, one after the other.", several=True),
+        property_option("producer-props", "As --command-property.", several=True),
+        file_option("command-config", "A file with settings of the producer; --command-property counts more."),
+        file_option("producer.config", "As --command-config."),
+        Option("print-metrics", "Print the producer's metrics at the end."),
+        Option(
+            "transactional-id",
+            "Send in transactions, with this id; one by chance where only --transaction-duration-ms is given.",
+            "id",
+        ),
+        Option(
+            "transaction-duration-ms",
+            "Send in transactions, and commit each after so many milliseconds.",
+            "milliseconds",
+            int,
+            default_text="3000 with a transactional id",
+        ),
+        Option(
+            "warmup-records", "The first records, left out of a second line about the steady state.", "number", int, 0
+        ),
+        Option("reporting-interval", "Print a line so often.", "milliseconds", int, 5000),
+        BROKER_LIST,
+        ZOOKEEPER,
+    ),
+    examples=(
+        "kavka producer-perf-test --topic benchmark --num-records 5000000 --record-size 1000 --throughput -1 "
+        "--producer-props bootstrap.servers=localhost:9092 acks=1",
+    ),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, measure)
+
+
+def measure(args: Arguments) -> int:
+    quiet_logging()
+    _check(args)
+    settings = producer_settings(args)
+    duration = _transactions(args, settings)
+    payload = payloads(args)
+    from kavka.client.producer.producer import Producer
+
+    with ended_by_signals(), Producer(settings) as producer, Progress() as progress:
+        say_when_nobody_answers(producer, COMMAND.name, settings["bootstrap.servers"])
+        test = PerfTest(producer, args, payload, duration, progress)
+        try:
+            test.run()
+        except KeyboardInterrupt as error:
+            progress.clear()
+            producer.close(timeout=0)
+            return exit_code(error)
+        if args["print-metrics"]:
+            producer.flush()
+        else:
+            producer.close()
+        progress.clear()
+        test.print_totals()
+        if args["print-metrics"]:
+            print(metrics_text("producer-metrics", settings["client.id"], producer.metrics()))
+    return test.result()
+
+
+class PerfTest:
+    def __init__(
+        self,
+        producer: Producer,
+        args: Arguments,
+        payload: Callable[[int], bytes],
+        duration_ms: int | None,
+        progress: Progress,
+    ) -> None:
+        self._producer = producer
+        self._topic: str = args["topic"]
+        self._records: int = args["num-records"]
+        self._warmup: int = args["warmup-records"]
+        self._interval: int = args["reporting-interval"]
+        self._payload = payload
+        self._duration = duration_ms
+        self._progress = progress
+        self._throttle = Throttle(args["throughput"])
+        self._throttled = args["throughput"] >= 0
+        self._steady: ProducerStats | None = None
+        self._failures: dict[str, int] = {}
+        if self._warmup:
+            print(
+                f"Warmup first {self._warmup} records. Steady state results will print after the complete test summary."
+            )
+        self.stats = ProducerStats(self._records, self._interval)
+
+    def run(self) -> None:
+        producer, topic, payload = self._producer, self._topic, self._payload
+        send, done, throttled, live = producer.send, self._done, self._throttled, self._progress.on
+        if self._duration is not None:
+            producer.init_transactions()
+        open_since = None
+        for number in range(self._records):
+            data = payload(number)
+            if self._duration is not None and open_since is None:
+                producer.begin_transaction()
+                open_since = now_ms()
+            start = now_ms()
+            send(topic, data, None, None, None, None, partial(done, start, len(data)))
+            if open_since is not None and self._duration is not None and self._duration <= start - open_since:
+                producer.commit_transaction()
+                open_since = None
+            if throttled:
+                self._throttle.after(number)
+            if not number % _LIVE_EVERY or self._failures:
+                self._look(live)
+        if open_since is not None:
+            producer.commit_transaction()
+
+    def _look(self, live: bool) -> None:
+        if self._failures and not self.stats.count:
+            raise ToolError(f"nothing could be sent: {next(iter(self._failures))}")
+        if live:
+            self._progress.show(self.stats.live_line(self._records))
+
+    def _done(self, start: int, size: int, metadata: Any, error: Any) -> None:
+        """In the producer's thread, for every record in turn."""
+        now = now_ms()
+        if error is not None:
+            text = reason(error)
+            self._failures[text] = self._failures.get(text, 0) + 1
+            return
+        stats = self.stats
+        due = stats.record(now - start, size, now)
+        if self._warmup and stats.count > self._warmup:
+            if self._steady is None:
+                self._begin_steady()
+            assert self._steady is not None
+            self._say(self._steady, self._steady.record(now - start, size, now))
+        else:
+            self._say(stats, due)
+
+    def _begin_steady(self) -> None:
+        self._progress.clear()
+        print("In steady state.", flush=True)
+        self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
+
+    def _say(self, stats: ProducerStats, due: bool) -> None:
+        if due:
+            self._progress.clear()
+            print(stats.window_line(), flush=True)
+
+    def print_totals(self) -> None:
+        print(self.stats.total_line())
+        if self._steady is not None:
+            print(self._steady.total_line())
+
+    def result(self) -> int:
+        for text, count in self._failures.items():
+            note(COMMAND.name, f"{count} record{'s were' if count > 1 else ' was'} not stored: {text}")
+        return 1 if self._failures else 0
+
+
+def _check(args: Arguments) -> None:
+    sources = [name for name in ("record-size", "payload-file", "payload-monotonic") if name in args]
+    if len(sources) != 1:
+        raise UsageError("exactly one of --record-size, --payload-file and --payload-monotonic must be given")
+    for name in ("num-records", "record-size", "transaction-duration-ms", "reporting-interval"):
+        if name in args and args[name] <= 0:
+            raise UsageError(f"--{name} should be greater than zero")
+    if args["warmup-records"] < 0 or args["warmup-records"] >= args["num-records"]:
+        raise UsageError("--warmup-records must be fewer than --num-records")
+
+
+def producer_settings(args: Arguments) -> dict[str, Any]:
+    settings = client_settings(args, ("producer.config", "command-config"), ("producer-props", "command-property"))
+    if "bootstrap.servers" not in settings or args.first("bootstrap-server", "broker-list", "zookeeper"):
+        settings["bootstrap.servers"] = bootstrap_servers(args)
+    settings.setdefault("client.id", "perf-producer-client")
+    for name in ("key.serializer", "value.serializer"):
+        settings.pop(name, None)
+    return settings
+
+
+def _transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
+    """How long a transaction lasts; None without transactions."""
+    if "transactional-id" in args:
+        settings["transactional.id"] = args["transactional-id"]
+    if "transactional.id" not in settings:
+        if "transaction-duration-ms" not in args:
+            return None
+        import uuid
+
+        settings["transactional.id"] = f"performance-producer-{uuid.uuid4()}"
+    return args["transaction-duration-ms"] or DEFAULT_DURATION_MS
+
+
+def payloads(args: Arguments) -> Callable[[int], bytes]:
+    """By a record's number: its payload."""
+    if "record-size" in args:
+        return RandomLetters(args["record-size"]).next
+    if "payload-file" in args:
+        chosen = _from_file(args["payload-file"], args["payload-delimiter"])
+        return lambda number: random.choice(chosen)
+    return lambda number: str(number).encode()
+
+
+class RandomLetters:
+    """Payloads of one size, each of its own random letters, made in larger blocks."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._block = b""
+        self._pos = 0
+        self._block_size = max(1, _BLOCK // size) * size
+
+    def next(self, number: int) -> bytes:
+        pos = self._pos
+        if pos == len(self._block):
+            self._block = os.urandom(self._block_size).translate(_LETTERS)
+            pos = 0
+        self._pos = end = pos + self._size
+        return self._block[pos:end]
+
+
+def _from_file(path: str, delimiter: str) -> list[bytes]:
+    print(f"Reading payloads from: {os.path.abspath(path)}")
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        text = file.read()
+    if not text:
+        raise ToolError("File does not exist or empty file provided.")
+    try:
+        found = re.split("\n" if delimiter == "\\n" else delimiter, text)
+    except re.error as error:
+        raise UsageError(f"--payload-delimiter is no regular expression: {error}") from None
+    while found and not found[-1]:
+        found.pop()
+    if not found:
+        raise ToolError("File does not exist or empty file provided.")
+    print(f"Number of messages read: {len(found)}", flush=True)
+    return [payload.encode() for payload in found]
+
+
