@@ -1,0 +1,157 @@
+"""`kavka get-offsets` (`kafka-get-offsets`): offsets of partitions, the last ones or those of a time."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from kavka.cli.connecting import JSON, admin_for, connection_options
+from kavka.cli.names import INTERNAL_TOPICS, TopicFilter
+from kavka.cli.options import Arguments, Command, Option
+from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.tool import ToolError, reason, run
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
+    from kavka.common.types import TopicPartition
+
+Filter = Callable[[str, int], bool]
+
+TIMES = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
+_NAMED = " / ".join(f"{number} or {name}" for name, number in list(TIMES.items())[:5])
+_RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
+
+COMMAND = Command(
+    "get-offsets",
+    "Print the offsets of partitions as topic:partition:offset.",
+    (
+        Option("topic", "Which topics: a regular expression for the whole name.", "topic", completes="topic"),
+        Option("partitions", "Which partitions, separated by commas; all where it is not given.", "numbers"),
+        Option(
+            "topic-partitions",
+            "Topics with partitions, separated by commas: topic, topic:1, topic:0-3 (without the last), topic:5-, "
+            "topic:-3; a topic is a regular expression.",
+            "rules",
+        ),
+        Option(
+            "time",
+            f"Which offset: {_NAMED}; or that of the first record of a time, in milliseconds since 1970.",
+            "time",
+            default="latest",
+        ),
+        Option("exclude-internal-topics", "Leave out the cluster's own topics."),
+        JSON,
+        *connection_options(),
+    ),
+    error="Error occurred: ",
+    examples=("kavka get-offsets --bootstrap-server localhost:9092 --topic orders",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, get_offsets)
+
+
+def get_offsets(args: Arguments) -> None:
+    wanted = _filter(args)
+    when = _time(args["time"])
+    with admin_for(args, client_id="GetOffsetShell") as admin:
+        found = _partitions(admin, wanted, exclude_internal=args["exclude-internal-topics"])
+        if not found:
+            raise ToolError("Could not match any topic-partitions with the specified filters")
+        offsets = _offsets(admin, found, when)
+    if args["json"]:
+        print_json([{"topic": tp.topic, "partition": tp.partition, "offset": at} for tp, at in offsets])
+    elif at_terminal():
+        print_table(
+            ("TOPIC", "PARTITION", "OFFSET"),
+            [(tp.topic, tp.partition, at) for tp, at in offsets],
+            right=("PARTITION", "OFFSET"),
+        )
+    else:
+        sys.stdout.write("".join(f"{tp.topic}:{tp.partition}:{at}\n" for tp, at in offsets))
+
+
+def _partitions(admin: Admin, wanted: Filter, *, exclude_internal: bool) -> list[TopicPartition]:
+    from kavka.common.types import TopicPartition
+
+    names = [name for name in admin.list_topics(True) if not (exclude_internal and name in INTERNAL_TOPICS)]
+    described = admin.describe_topics(sorted(names)) if names else {}
+    return [
+        TopicPartition(str(name), partition.partition)
+        for name, topic in described.items()
+        for partition in topic.partitions
+        if wanted(str(name), partition.partition)
+    ]
+
+
+def _offsets(admin: Admin, partitions: list[TopicPartition], when: int) -> list[tuple[TopicPartition, int]]:
+    """Of those that have such an offset. What cannot be asked is told on standard error."""
+    from kavka.client.admin.base import AdminError
+    from kavka.client.admin.types import OffsetSpec
+    from kavka.client.errors import KafkaTimeout
+
+    spec = OffsetSpec(when)
+    try:
+        answers = admin.list_offsets(dict.fromkeys(partitions, spec))
+    except AdminError as error:
+        if all(isinstance(one, KafkaTimeout) for one in error.errors.values()) and len(error.errors) == len(partitions):
+            raise
+        answers = dict(error.results)
+        for tp, one in sorted(error.errors.items()):
+            print(f"Skip getting offsets for topic-partition {tp} due to error: {reason(one)}", file=sys.stderr)
+    return [(tp, answers[tp].offset) for tp in sorted(answers) if answers[tp].offset >= 0]
+
+
+def _time(text: str) -> int:
+    if text in TIMES:
+        return TIMES[text]
+    try:
+        return int(text)
+    except ValueError:
+        raise ToolError(
+            f"Malformed time argument {text}. Please use {_NAMED}, or a specified long format timestamp"
+        ) from None
+
+
+def _filter(args: Arguments) -> Filter:
+    if "topic-partitions" in args:
+        if "topic" in args or "partitions" in args:
+            raise ToolError("--topic-partitions cannot be used with --topic or --partitions")
+        rules = [_rule(text) for text in args["topic-partitions"].split(",")]
+        return lambda topic, partition: any(rule(topic, partition) for rule in rules)
+    names = TopicFilter(args["topic"] or ".*")
+    chosen = _numbers(args["partitions"].split(",")) if "partitions" in args else None
+    return lambda topic, partition: names.allows(topic) and (chosen is None or partition in chosen)
+
+
+def _numbers(texts: Iterable[str]) -> frozenset[int]:
+    try:
+        return frozenset(int(text) for text in texts)
+    except ValueError:
+        raise ToolError(
+            "--partitions expects a comma separated list of numeric partition ids, but received: " + ",".join(texts)
+        ) from None
+
+
+def _rule(text: str) -> Filter:
+    found = _RULE.fullmatch(text)
+    if found is None:
+        raise ToolError(f"Invalid rule specification: {text}")
+    topic, one, lower, upper = found.groups()
+    names = TopicFilter(topic or ".*")
+    if one:
+        only = int(one)
+        return lambda name, partition: names.allows(name) and partition == only
+    first = int(lower) if lower else 0
+    last = int(upper) if upper else 1 << 31
+    return lambda name, partition: names.allows(name) and first <= partition < last
