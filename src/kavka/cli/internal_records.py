@@ -55,7 +55,6 @@ _VERSIONS = {
 _TAGGED = {
     ("OffsetCommitValue", "topic_id"),
     ("ConsumerGroupMetadataValue", "metadata_hash"),
-    ("ConsumerGroupMemberMetadataValue", "classic_member_metadata"),
     ("ConsumerGroupTargetAssignmentMetadataValue", "assignment_timestamp"),
     ("TopicPartitions", "assignment_epochs"),
     ("TransactionLogValue", "previous_producer_id"),

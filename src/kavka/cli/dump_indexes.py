@@ -1,0 +1,177 @@
+"""The files beside a segment, as dump-log prints them and checks them against the segment.
+
+.index: 4 bytes relative offset, 4 bytes position. .timeindex: 8 bytes timestamp, 4 bytes relative offset. Where a
+broker still writes to them they are longer than their entries, and the rest is zeroes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from struct import Struct
+
+from kavka.cli.dump_files import Complaints, base_offset_of, mapped
+from kavka.cli.options import Arguments
+from kavka.cli.tool import ToolError
+from kavka.records.batch import Batch, Buffer, batches
+from kavka.records.reader import batch_records
+from kavka.storage.index_file import CorruptIndex, IndexFile
+from kavka.storage.offset_index import OffsetIndex
+from kavka.storage.producer_snapshot import CorruptSnapshot, decode_snapshot
+from kavka.storage.time_index import TimeIndex
+from kavka.storage.transaction_index import TransactionIndex
+
+_OFFSET_ENTRY = Struct(">ii")
+_TIME_ENTRY = Struct(">qi")
+_MAX_INT = (1 << 31) - 1
+
+
+def dump_offset_index(path: str, args: Arguments, complaints: Complaints) -> None:
+    base = base_offset_of(path)
+    entries = [(base + relative, position) for relative, position in _entries(path, _OFFSET_ENTRY)]
+    if not entries:
+        print(f"{path} is empty.")
+        return
+    if args["index-sanity-check"]:
+        _check(OffsetIndex(path, base, _MAX_INT, os.path.getsize(path)))
+        print(f"{path} passed sanity check.")
+        return
+    lines = []
+    with mapped(_beside(path, ".log")) as log:
+        for number, (offset, position) in enumerate(entries):
+            if offset == base and number:
+                break
+            batch = _first_batch(log, position, position + args["max-message-size"])
+            found = -1 if batch is None else batch.last_offset
+            if batch is not None:
+                batch.buf = b""
+            if found != offset:
+                complaints.add("Mismatches in :", path, f"  Index offset: {offset}, log offset: {found}")
+            if not args["verify-index-only"]:
+                lines.append(f"offset: {offset} position: {position}\n")
+    sys.stdout.write("".join(lines))
+
+
+def dump_time_index(path: str, args: Arguments, complaints: Complaints) -> None:
+    base = base_offset_of(path)
+    if args["index-sanity-check"]:
+        _check(TimeIndex(path, base, _MAX_INT, os.path.getsize(path)))
+        print(f"{path} passed sanity check.")
+        return
+    places = [(base + relative, position) for relative, position in _entries(_beside(path, ".index"), _OFFSET_ENTRY)]
+    places = places[: _filled(places, base)]
+    lines = []
+    before = -1
+    with mapped(_beside(path, ".log")) as log:
+        for number, (timestamp, relative) in enumerate(_entries(path, _TIME_ENTRY)):
+            offset = base + relative
+            if offset == base and number:
+                break
+            index = bisect_right(places, (offset, _MAX_INT))
+            batch = _batch_with(log, places[index - 1][1] if index else 0, offset)
+            if batch is None or batch.last_offset != offset:
+                found = -1 if batch is None else batch.last_offset
+                complaints.add(
+                    "The following indexed offsets are not found in the log.",
+                    path,
+                    f"Indexed offset: {offset}, found log offset: {found}",
+                )
+            else:
+                largest = max((record.timestamp for record in batch_records(batch, verify_crc=False)), default=-1)
+                if largest != timestamp:
+                    complaints.add(
+                        "Found timestamp mismatch in :",
+                        path,
+                        f"  Index timestamp: {timestamp}, log timestamp: {largest}",
+                    )
+                if before >= timestamp:
+                    complaints.add(
+                        "Found out of order timestamp in :",
+                        path,
+                        f"  Index timestamp: {timestamp}, Previously indexed timestamp: {before}",
+                    )
+            if batch is not None:
+                batch.buf = b""
+            if not args["verify-index-only"]:
+                lines.append(f"timestamp: {timestamp} offset: {offset}\n")
+            before = timestamp
+    sys.stdout.write("".join(lines))
+
+
+def dump_transaction_index(path: str) -> None:
+    try:
+        for txn in TransactionIndex(path, base_offset_of(path), exists=True).entries:
+            print(
+                f"version: 0 producerId: {txn.producer_id} firstOffset: {txn.first_offset} "
+                f"lastOffset: {txn.last_offset} lastStableOffset: {txn.last_stable_offset}"
+            )
+    except CorruptIndex as error:
+        raise ToolError(str(error)) from None
+
+
+def dump_snapshot(path: str) -> None:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        entries = decode_snapshot(data)
+    except CorruptSnapshot as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return
+    for entry in entries:
+        open_txn = "OptionalLong.empty" if entry.txn_first_offset < 0 else f"OptionalLong[{entry.txn_first_offset}]"
+        line = (
+            f"producerId: {entry.producer_id} producerEpoch: {entry.epoch} "
+            f"coordinatorEpoch: {entry.coordinator_epoch} currentTxnFirstOffset: {open_txn} "
+            f"lastTimestamp: {entry.last_timestamp} "
+        )
+        if entry.batches:
+            first = entry.batches[0]
+            line += (
+                f"firstSequence: {first.first_sequence} lastSequence: {first.last_sequence} "
+                f"lastOffset: {first.last_offset} offsetDelta: {first.offset_delta} timestamp: {first.timestamp}"
+            )
+        print(line)
+
+
+def _entries(path: str, layout: Struct) -> list[tuple[int, int]]:
+    """Up to the zeroes that a file which is still written to ends with, the first of them included."""
+    found: list[tuple[int, int]] = []
+    with open(path, "rb") as file:
+        while piece := file.read(layout.size * 4096):
+            for entry in layout.iter_unpack(piece[: len(piece) // layout.size * layout.size]):
+                found.append((entry[0], entry[1]))
+                if not any(entry) and len(found) > 1:
+                    return found
+    return found
+
+
+def _filled(places: list[tuple[int, int]], base: int) -> int:
+    return next((number for number, place in enumerate(places) if place == (base, 0)), len(places))
+
+
+def _first_batch(log: Buffer, position: int, end: int) -> Batch | None:
+    return next(batches(log, position, min(end, len(log))), None)
+
+
+def _batch_with(log: Buffer, position: int, offset: int) -> Batch | None:
+    """The first batch from `position` on that reaches `offset`."""
+    for batch in batches(log, position):
+        if batch.last_offset >= offset:
+            return batch
+        batch.buf = b""
+    return None
+
+
+def _check(index: IndexFile) -> None:
+    try:
+        index.check()
+    except CorruptIndex as error:
+        raise ToolError(str(error)) from None
+    finally:
+        index.close()
+
+
+def _beside(path: str, suffix: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, name.partition(".")[0] + suffix)

@@ -1,0 +1,207 @@
+"""`kavka dump-log` (`kafka-dump-log`): what is in the files of a log, as text.
+
+It reads folders of Kavka and of Kafka alike. The files may belong to a broker that runs: an index that it still
+writes to is longer than its entries, and the rest of it is zeroes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from kavka.cli.dump_files import Complaints, base_offset_of, mapped
+from kavka.cli.dump_indexes import dump_offset_index, dump_snapshot, dump_time_index, dump_transaction_index
+from kavka.cli.dump_records import Decoder, make_decoder
+from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.tool import ToolError, run
+from kavka.common.errors import KafkaError
+from kavka.records.batch import Batch, Buffer, batches, legacy_key_value
+from kavka.records.compression import codec_name, decompress
+from kavka.records.control import control_type
+from kavka.records.reader import batch_records
+from kavka.records.record import Record
+
+MAX_INT = (1 << 31) - 1
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_CONTROL_TYPES = {
+    0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER", 5: "KRAFT_VERSION",
+    6: "KRAFT_VOTERS",
+}  # fmt: skip
+
+COMMAND = Command(
+    "dump-log",
+    "Show what is in the files of a log: segments (.log), their indexes (.index, .timeindex, .txnindex) and the "
+    "producers' state (.snapshot).",
+    (
+        Option("files", "Which files, separated by commas.", "files", required=True, separator=",", completes="file"),
+        Option("print-data-log", "Print keys and values too."),
+        Option("deep-iteration", "Print every record, not only every batch."),
+        Option("skip-record-metadata", "With --print-data-log: only keys and values of records."),
+        Option("max-bytes", "How much of each segment to read.", "bytes", int, MAX_INT),
+        Option("index-sanity-check", "Only check that an index can be right, as a broker does when it starts."),
+        Option("verify-index-only", "Check an index against its segment, without printing it."),
+        Option("max-message-size", "The largest batch.", "bytes", int, 5 * 1024 * 1024),
+        Option(
+            "key-decoder-class",
+            "How keys are read: StringDecoder, IntegerDecoder, LongDecoder, DefaultDecoder.",
+            "class",
+            default="StringDecoder",
+            optional=True,
+        ),
+        Option("value-decoder-class", "How values are read.", "class", default="StringDecoder", optional=True),
+        Option("offsets-decoder", "Show the records as those of __consumer_offsets."),
+        Option("transaction-log-decoder", "Show the records as those of __transaction_state."),
+        Option("cluster-metadata-decoder", "Not here: there is no metadata topic.", hidden=True),
+        Option("remote-log-metadata-decoder", "Not here: there is no tiered storage.", hidden=True),
+        Option("share-group-state-decoder", "Not here: there are no share groups.", hidden=True),
+    ),
+    examples=("kavka dump-log --files kavka-data/orders-0/00000000000000000000.log --print-data-log",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, dump)
+
+
+def dump(args: Arguments) -> None:
+    for name in ("cluster-metadata-decoder", "remote-log-metadata-decoder", "share-group-state-decoder"):
+        if name in args:
+            raise UsageError(f"--{name} is not supported here")
+    decoder = make_decoder(args)
+    complaints = Complaints()
+    for path in args["files"]:
+        print(f"Dumping {path}")
+        suffix = "." + os.path.basename(path).rpartition(".")[2]
+        if suffix == ".log":
+            _dump_log(path, args, decoder, complaints)
+        elif suffix == ".index":
+            dump_offset_index(path, args, complaints)
+        elif suffix == ".timeindex":
+            dump_time_index(path, args, complaints)
+        elif suffix == ".txnindex":
+            dump_transaction_index(path)
+        elif suffix == ".snapshot":
+            dump_snapshot(path)
+        else:
+            print(f"Ignoring unknown file {path}", file=sys.stderr)
+    sys.stdout.flush()
+    complaints.print()
+
+
+def _dump_log(path: str, args: Arguments, decoder: Decoder, complaints: Complaints) -> None:
+    print(f"Log starting offset: {base_offset_of(path)}")
+    deep = args["deep-iteration"] or decoder.prints
+    write = sys.stdout.write
+    last = -1
+    with mapped(path) as data:
+        end = min(len(data), args["max-bytes"])
+        valid = 0
+        for batch in _whole_batches(data, end):
+            write(batch_line(batch))
+            if deep:
+                for record, checked in _records(batch):
+                    if last >= 0 and record.offset != last + 1:
+                        complaints.add("Non-consecutive offsets in ", path, f"  {last} is followed by {record.offset}")
+                    last = record.offset
+                    write(record_line(batch, record, decoder, checked, skip=args["skip-record-metadata"]))
+            valid = batch.end
+            # What the walk has found must not keep the map open.
+            batch.buf = b""
+        if end > valid and args["max-bytes"] == MAX_INT:
+            print(f"Found {end - valid} invalid bytes at the end of {os.path.basename(path)}")
+
+
+def _whole_batches(data: Buffer, end: int) -> Iterator[Batch]:
+    """Up to what is torn, or no batch at all."""
+    try:
+        yield from batches(data, 0, end)
+    except KafkaError as error:
+        sys.stdout.flush()
+        print(f"kavka dump-log: {error.message}", file=sys.stderr)
+
+
+def _records(batch: Batch) -> Iterator[tuple[Record, Batch | None]]:
+    """Each with the message it stands in, in the older formats, where it has a checksum of its own."""
+    try:
+        records = batch_records(batch, verify_crc=False)
+        if batch.magic == 2:
+            yield from ((record, None) for record in records)
+        elif not batch.codec:
+            yield from ((record, batch) for record in records)
+        else:
+            _, packed = legacy_key_value(batch.buf, batch)
+            assert packed is not None
+            yield from zip(records, batches(decompress(batch.codec, packed)), strict=True)
+    except KafkaError as error:
+        raise ToolError(f"the batch at offset {batch.base_offset} cannot be read: {error.message}") from None
+
+
+def batch_line(batch: Batch) -> str:
+    if batch.magic == 2:
+        horizon = batch.delete_horizon
+        shown = "OptionalLong.empty" if horizon is None else f"OptionalLong[{horizon}]"
+        head = (
+            f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.count} "
+            f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
+            f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
+            f"partitionLeaderEpoch: {batch.leader_epoch} isTransactional: {_boolean(batch.is_transactional)} "
+            f"isControl: {_boolean(batch.is_control)} deleteHorizonMs: {shown}"
+        )
+    else:
+        head = f"offset: {batch.last_offset}"
+    kind = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
+    return (
+        f"{head} position: {batch.start} {kind}: {batch.max_timestamp} size: {batch.size} magic: {batch.magic} "
+        f"compresscodec: {codec_name(batch.codec)} crc: {batch.crc} isvalid: {_boolean(batch.crc_ok())}\n"
+    )
+
+
+def record_line(batch: Batch, record: Record, decoder: Decoder, checked: Batch | None, *, skip: bool) -> str:
+    parts: list[str] = []
+    prefix = "| "
+    if not skip:
+        kind = TIMESTAMP_TYPES[batch.timestamp_type] if batch.magic else "NoTimestampType"
+        parts.append(
+            f"{prefix}offset: {record.offset} {kind}: {record.timestamp} keySize: {_size(record.key)} "
+            f"valueSize: {_size(record.value)}"
+        )
+        prefix = " "
+        if batch.magic == 2:
+            sequence = -1
+            if batch.base_sequence >= 0:
+                sequence = (batch.base_sequence + record.offset - batch.base_offset) & MAX_INT
+            names = ",".join(_text(name) for name, _ in record.headers)
+            parts.append(f" sequence: {sequence} headerKeys: [{names}]")
+        if checked is not None:
+            # The brace is Kafka's.
+            parts.append(f" isValid: {_boolean(checked.crc_ok())} crc: {checked.crc}}}")
+        if batch.is_control:
+            parts.append(_control_text(record))
+    if decoder.prints and not batch.is_control:
+        key, payload = decoder.texts(record)
+        if key is not None:
+            parts.append(f"{prefix}key: {key}")
+        if payload is not None:
+            parts.append(f" payload: {payload}")
+    return "".join(parts) + "\n"
+
+
+def _control_text(record: Record) -> str:
+    kind = control_type(record.key)
+    if kind in (0, 1) and record.value is not None and len(record.value) >= 6:
+        epoch = int.from_bytes(record.value[2:6], "big", signed=True)
+        return f" endTxnMarker: {_CONTROL_TYPES[kind]} coordinatorEpoch: {epoch}"
+    return f" controlType: {_CONTROL_TYPES.get(kind, 'UNKNOWN')}({kind})"
+
+
+def _text(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode(errors="replace")
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"

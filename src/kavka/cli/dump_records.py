@@ -1,0 +1,145 @@
+"""Keys and values of records as dump-log prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kavka.cli import internal_records
+from kavka.cli.options import Arguments
+from kavka.cli.tool import ToolError
+from kavka.common.config import ConfigError
+from kavka.protocol.messages.offsets_topic import GroupMetadataValue
+from kavka.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
+from kavka.protocol.primitives import ProtocolError
+from kavka.records.record import Record
+
+Texts = tuple[str | None, str | None]
+
+
+class Decoder:
+    """`texts(record)` are key and value as text, None for what is not to be printed; `prints` says whether any is."""
+
+    def __init__(self, texts: Callable[[Record], Texts] | None) -> None:
+        self.prints = texts is not None
+        self._texts = texts
+
+    def texts(self, record: Record) -> Texts:
+        assert self._texts is not None
+        return self._texts(record)
+
+
+def make_decoder(args: Arguments) -> Decoder:
+    if args["offsets-decoder"]:
+        return Decoder(offset_record)
+    if args["transaction-log-decoder"]:
+        return Decoder(transaction_record)
+    given = "key-decoder-class" in args or "value-decoder-class" in args
+    if not args["print-data-log"] and not given:
+        return Decoder(None)
+    key = decoder_of(args["key-decoder-class"] or "StringDecoder")
+    value = decoder_of(args["value-decoder-class"] or "StringDecoder")
+    return Decoder(
+        lambda record: (
+            None if record.key is None else key(record.key),
+            None if record.value is None else value(record.value),
+        )
+    )
+
+
+def decoder_of(name: str) -> Callable[[bytes], str]:
+    """By Kafka's name, with or without its package, or a Python class with `from_bytes(data)`."""
+    short = name.rpartition(".")[2]
+    if name == short or name.startswith(("kafka.serializer.", "org.apache.kafka.tools.api.")):
+        if short not in _DECODERS:
+            raise ConfigError("decoder", f"'{name}' is not known here; known are {', '.join(_DECODERS)}")
+        return _DECODERS[short]
+    from kavka.client import classes
+
+    found = classes.make("decoder", name, {}, "a decoder", {})
+    return lambda data: str(found.from_bytes(data))
+
+
+def _number(size: int) -> Callable[[bytes], str]:
+    def text(data: bytes) -> str:
+        if len(data) != size:
+            raise ToolError(f"a number of {size} bytes is expected, and there are {len(data)}")
+        return str(int.from_bytes(data, "big", signed=True))
+
+    return text
+
+
+_DECODERS: dict[str, Callable[[bytes], str]] = {
+    "StringDecoder": lambda data: data.decode(errors="replace"),
+    "IntegerDecoder": _number(4),
+    "LongDecoder": _number(8),
+    "DefaultDecoder": lambda data: repr(data),
+}
+
+
+def offset_record(record: Record) -> Texts:
+    """One of `__consumer_offsets`."""
+    if record.key is None:
+        raise ToolError(
+            f"Failed to decode message at offset {record.offset} using offset topic decoder (message had a missing key)"
+        )
+    try:
+        kind = internal_records.version_of(record.key)
+        if kind not in internal_records.OFFSET_TOPIC:
+            return f"Unknown record type {kind} at offset {record.offset}, skipping.", None
+        key_type, value_type = internal_records.OFFSET_TOPIC[kind]
+        key = internal_records.decode(key_type, record.key).message
+        assert key is not None
+        key_text = internal_records.dumps({"type": str(kind), "data": internal_records.to_json(key, kind)})
+        return key_text, _value_text(record, value_type)
+    except ProtocolError as error:
+        return f"Error at offset {record.offset}, skipping. {error}", None
+
+
+def _value_text(record: Record, kind: Any) -> str:
+    if record.value is None:
+        return "<DELETE>"
+    version, value = internal_records.decode(kind, record.value)
+    if value is None:
+        raise ProtocolError(f"the value has version {version}, which is not known")
+    if isinstance(value, GroupMetadataValue):
+        data = internal_records.group_metadata_to_json(value, version)
+    else:
+        data = internal_records.to_json(value, version)
+    return internal_records.dumps({"version": str(version), "data": data})
+
+
+def transaction_record(record: Record) -> Texts:
+    """One of `__transaction_state`."""
+    if record.key is None:
+        raise ToolError(
+            f"Failed to decode message at offset {record.offset} using transaction log decoder (message had a "
+            "missing key)"
+        )
+    try:
+        version, key = internal_records.decode(TransactionLogKey, record.key)
+        if key is None:
+            return f"unknown::version={version}", None
+        assert isinstance(key, TransactionLogKey)
+        return f"transaction_metadata::transactionalId={key.transactional_id}", _transaction_text(record.value)
+    except ProtocolError as error:
+        return f"Error at offset {record.offset}, skipping. {error}", None
+
+
+def _transaction_text(data: bytes | None) -> str:
+    if data is None:
+        return "<DELETE>"
+    version, value = internal_records.decode(TransactionLogValue, data)
+    if value is None:
+        raise ProtocolError(f"the value has version {version}, which is not known")
+    assert isinstance(value, TransactionLogValue)
+    states = internal_records.TRANSACTION_STATES
+    state = states[value.transaction_status] if 0 <= value.transaction_status < len(states) else "Unknown"
+    partitions = ",".join(
+        f"{topic.topic}-{number}" for topic in value.transaction_partitions or () for number in topic.partition_ids
+    )
+    return (
+        f"producerId:{value.producer_id},producerEpoch:{value.producer_epoch},state={state},partitions=[{partitions}],"
+        f"txnLastUpdateTimestamp={value.transaction_last_update_timestamp_ms},"
+        f"txnTimeoutMs={value.transaction_timeout_ms}"
+    )

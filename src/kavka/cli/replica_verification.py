@@ -1,0 +1,221 @@
+"""`kavka replica-verification` (`kafka-replica-verification`): compare the replicas of partitions with one another.
+
+Every replica is read from the same offset on, up to its high watermark, batch by batch: last offset and checksum of a
+batch must be the same everywhere. It goes on until it is ended, and reports how far the slowest partition is behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.clients import quiet_logging
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.java_text import date_text
+from kavka.cli.names import TopicFilter
+from kavka.cli.options import Arguments, Command, Option
+from kavka.cli.tool import ToolError, note, reason, run
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.records.batch import Batch, batches
+
+if TYPE_CHECKING:
+    from kavka.client.admin.aio import Admin
+
+DATE_FORMAT = "yyyy-MM-dd HH:mm:ss,SSS"
+# The last version that names topics rather than giving their ids; from 11 on followers answer consumers too.
+_FETCH_VERSION = 12
+_RETRY_S = 1.0
+
+COMMAND = Command(
+    "replica-verification",
+    "Compare the replicas of topics with one another, again and again, until it is ended; a difference is told.",
+    (
+        BOOTSTRAP,
+        Option("topics-include", "Which topics: a regular expression for the whole name.", "pattern", default=".*"),
+        Option("time", "Where to begin: a time in milliseconds, -1 (the end) or -2 (the beginning).", "time", int, -1),
+        Option("report-interval-ms", "Print a line so often.", "milliseconds", int, 30_000),
+        Option("fetch-size", "Most bytes of a partition in one fetch.", "bytes", int, 1024 * 1024),
+        Option("max-wait-ms", "How long a fetch may wait for data.", "milliseconds", int, 1000),
+        Option("topic-white-list", "As --topics-include.", "pattern", older=True),
+        BROKER_LIST,
+        ZOOKEEPER,
+    ),
+    examples=("kavka replica-verification --broker-list localhost:9092 --topics-include orders",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, verify)
+
+
+def verify(args: Arguments) -> int:
+    quiet_logging()
+    names = TopicFilter(args.first("topics-include", "topic-white-list") or args["topics-include"])
+    return asyncio.run(_verify(args, names, bootstrap_servers(args)))
+
+
+async def _verify(args: Arguments, names: TopicFilter, servers: str) -> int:
+    from kavka.client.admin.aio import Admin
+
+    async with Admin({"bootstrap.servers": servers, "client.id": "ReplicaVerificationTool"}) as admin:
+        verification = Verification(admin, args)
+        await verification.begin(names)
+        print(f"{_now()}: verification process is started", flush=True)
+        while await verification.round():
+            pass
+    return 1
+
+
+@dataclass
+class Replica:
+    """What the last fetch brought of one replica."""
+
+    data: bytes = b""
+    high_watermark: int = -1
+
+
+@dataclass
+class Partition:
+    name: TopicPartition
+    offset: int
+    replicas: dict[int, Replica] = field(default_factory=dict)
+
+
+class Verification:
+    def __init__(self, admin: Admin, args: Arguments) -> None:
+        self._admin = admin
+        self._fetch_size: int = args["fetch-size"]
+        self._max_wait: int = args["max-wait-ms"]
+        self._interval = args["report-interval-ms"] / 1000
+        self._time: int = args["time"]
+        self._partitions: list[Partition] = []
+        self._reported = time.monotonic()
+
+    async def begin(self, names: TopicFilter) -> None:
+        from kavka.client.admin.types import OffsetSpec
+
+        topics = [name for name in await self._admin.list_topics(True) if names.allows(name)]
+        if not topics:
+            raise ToolError("No topics found: --topics-include leaves out all of them, or there are none.")
+        described = await self._admin.describe_topics(sorted(topics))
+        replicas = {
+            TopicPartition(str(name), partition.partition): [node.id for node in partition.replicas]
+            for name, topic in described.items()
+            for partition in topic.partitions
+        }
+        offsets = await self._admin.list_offsets(dict.fromkeys(replicas, OffsetSpec(self._time)))
+        if self._time >= 0:
+            # A time after the last record: begin at the end.
+            late = [tp for tp, found in offsets.items() if found.offset < 0]
+            offsets |= await self._admin.list_offsets(dict.fromkeys(late, OffsetSpec.latest())) if late else {}
+        for tp, brokers in replicas.items():
+            self._partitions.append(Partition(tp, offsets[tp].offset, {broker: Replica() for broker in brokers}))
+
+    async def round(self) -> bool:
+        """Fetch from all replicas and compare; False when replicas have come apart."""
+        brokers = sorted({broker for partition in self._partitions for broker in partition.replicas})
+        done = await asyncio.gather(*(self._fetch(broker) for broker in brokers))
+        if not all(done):
+            await asyncio.sleep(_RETRY_S)
+        if not all([self._compare(partition) for partition in self._partitions]):
+            return False
+        if time.monotonic() - self._reported >= self._interval:
+            self._reported = time.monotonic()
+            self._report()
+        return True
+
+    async def _fetch(self, broker: int) -> bool:
+        """Everything of one broker; False where it did not answer, or not for all."""
+        mine = {partition.name: partition for partition in self._partitions if broker in partition.replicas}
+        for partition in mine.values():
+            partition.replicas[broker] = Replica(high_watermark=partition.replicas[broker].high_watermark)
+        try:
+            connection = await self._admin.cluster.connection(broker, timeout=10.0)
+            answer = await connection.send(
+                self._request(mine), max_version=_FETCH_VERSION, timeout=self._max_wait / 1000 + 30
+            )
+        except KafkaError as error:
+            note(COMMAND.name, f"broker {broker}: {reason(error)}")
+            return False
+        good = True
+        for topic in answer.responses:
+            for found in topic.partitions:
+                tp = TopicPartition(topic.topic, found.partition_index)
+                if found.error_code:
+                    note(COMMAND.name, f"broker {broker}, partition {tp}: error {found.error_code}")
+                    good = False
+                elif tp in mine:
+                    mine[tp].replicas[broker] = Replica(bytes(found.records or b""), found.high_watermark)
+        return good
+
+    def _request(self, partitions: dict[TopicPartition, Partition]) -> Any:
+        from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        topics: dict[str, list[Any]] = {}
+        for tp, partition in partitions.items():
+            topics.setdefault(tp.topic, []).append(
+                FetchPartition(
+                    partition=tp.partition, fetch_offset=partition.offset, partition_max_bytes=self._fetch_size
+                )
+            )
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self._max_wait,
+            min_bytes=1,
+            max_bytes=0x7FFFFFFF,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=name, partitions=found) for name, found in topics.items()],
+        )
+
+    def _compare(self, partition: Partition) -> bool:
+        """Move on past what all replicas have; False where they are at different offsets."""
+        walks = {broker: _below_watermark(replica) for broker, replica in partition.replicas.items()}
+        while True:
+            found = {broker: next(walk, None) for broker, walk in walks.items()}
+            first, batch = next(iter(found.items()))
+            if batch is None or any(other is None for other in found.values()):
+                return True
+            for broker, other in found.items():
+                assert other is not None
+                if other.last_offset != batch.last_offset:
+                    print(
+                        f"{_now()}: partition {partition.name}: replica {first}'s offset {batch.last_offset} doesn't "
+                        f"match replica {broker}'s offset {other.last_offset}",
+                        flush=True,
+                    )
+                    return False
+                if other.crc != batch.crc:
+                    print(
+                        f"{_now()}: partition {partition.name} has unmatched checksum at offset {batch.last_offset}; "
+                        f"replica {first}'s checksum {batch.crc}; replica {broker}'s checksum {other.crc}",
+                        flush=True,
+                    )
+            partition.offset = batch.last_offset + 1
+
+    def _report(self) -> None:
+        lag, worst = -1, self._partitions[0]
+        for partition in self._partitions:
+            high = max(replica.high_watermark for replica in partition.replicas.values())
+            if high - partition.offset > lag:
+                lag, worst = high - partition.offset, partition
+        print(
+            f"{_now()}: max lag is {lag} for partition {worst.name} at offset {worst.offset} among "
+            f"{len(self._partitions)} partitions",
+            flush=True,
+        )
+
+
+def _below_watermark(replica: Replica) -> Iterator[Batch]:
+    for batch in batches(replica.data):
+        if batch.last_offset >= replica.high_watermark:
+            return
+        yield batch
+
+
+def _now() -> str:
+    return date_text(DATE_FORMAT, int(time.time() * 1000))
