@@ -151,6 +151,10 @@ class ReplicaFetcher:
             self._partition_failed(one, error)
             return
         self._changed[one] = None
+        if self._backoff is not None:
+            # Who names it as a leader has just heard of it.
+            self._backoff.cancel()
+            self._backoff = None
         self._wake_soon()
 
     def remove(self, tp: tuple[str, int]) -> None:
