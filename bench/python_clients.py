@@ -17,7 +17,11 @@ from bench.measure import Row, machine
 
 SIZES = (100, 1000)
 # How clients are called in tables; the others by their own names.
-TITLES = {"confluent": "confluent-kafka", "confluent-tuned": "confluent-kafka (tuned)"}
+TITLES = {
+    "confluent": "confluent-kafka",
+    "confluent-tuned": "confluent-kafka (tuned)",
+    "receive-only": "receiving alone",
+}
 
 Figures = dict[str, float]
 # (seconds, seconds of processor time, records) of a run.
@@ -71,7 +75,7 @@ class Stopwatch:
 
 def use_form(client: str) -> None:
     """Ours runs compiled; as `ours-plain`, plain."""
-    if client.startswith("ours"):
+    if client.startswith(("ours", "receive")):
         from tests.support import forms
 
         forms.use(forms.PLAIN if client.endswith("-plain") else forms.COMPILED)

@@ -5,7 +5,8 @@
 One topic of one partition for each size of record, in batches of 16 KB, read by all of them from its beginning, with
 every client's default settings; confluent-kafka also as `confluent-tuned`, since by default it pauses for a second
 whenever 100,000 records wait. Measured are records per second from the first ones that arrive to the last, with the
-value of each record looked at (for Arrow: with all columns there), and the processor time of the client's process.
+value of each record looked at (for Arrow: with all columns there). `receive-only` is no client: it asks for what ours
+asks for and throws it away, which is as fast as anything can be here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bench.python_clients import (
 )
 
 OTHERS = ("confluent", "confluent-tuned", "aiokafka", "kafka-python")
-CLIENTS = ("ours", "confluent-tuned", "ours-arrow", "confluent", "aiokafka", "kafka-python")
+CLIENTS = ("ours", "confluent-tuned", "ours-arrow", "confluent", "aiokafka", "kafka-python", "receive-only")
 TUNED = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 1024 * 1024, "fetch.queue.backoff.ms": 1}
 STORED = {100: 3_000_000, 1000: 600_000}
 # The slow one reads fewer, so that a round does not take minutes.
@@ -60,7 +61,7 @@ def run(options: Options) -> list[Row]:
                 *(
                     beside_the_best(f"consume to {form}, {size} B", unit, "rate", found, client, [other])
                     for form, client in (("objects", "ours"), ("Arrow", "ours-arrow"))
-                    for other in OTHERS
+                    for other in (*OTHERS, "receive-only")
                 ),
             ]
     return rows
@@ -129,6 +130,37 @@ def confluent(servers: str, topic: str, count: int, size: int, more: Mapping[str
     return result
 
 
+def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
+    from kavka.client.consumer._decode import end_of_batches
+    from kavka.client.consumer.fetcher import MOST_AT_A_TIME
+    from tests.support import wire
+
+    host, _, port = servers.rpartition(":")
+    offset = first = 0
+    # In an answer of version 4 with one partition and no aborted transactions, the records and their size come after
+    # this many bytes.
+    start = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
+    with wire.Wire((host, int(port)), timeout=30) as connection:
+        room = memoryview(bytearray(MOST_AT_A_TIME + 1024 * 1024))
+        watch = None
+        while offset < count:
+            connection.send_request(1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MOST_AT_A_TIME))
+            end = 4 + int.from_bytes(_receive(connection, room[:4]), "big")
+            _receive(connection, room[4:end])
+            offset = end_of_batches(room[4 + start : end])[0]
+            if watch is None:
+                first, watch = offset, Stopwatch()
+        assert watch is not None
+        return watch.read(offset - first)
+
+
+def _receive(connection: Any, room: memoryview) -> memoryview:
+    done = 0
+    while done < len(room):
+        done += connection.socket.recv_into(room[done:])
+    return room
+
+
 def kafka_python(servers: str, topic: str, count: int, size: int) -> Run:
     from kafka import KafkaConsumer, TopicPartition
 
@@ -172,6 +204,7 @@ RUNS = {
     "ours": ours,
     "ours-plain": ours,
     "ours-arrow": ours_to_arrow,
+    "receive-only": receive_only,
     "confluent": confluent,
     "confluent-tuned": partial(confluent, more=TUNED),
     "kafka-python": kafka_python,
