@@ -18,7 +18,7 @@ from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-import pytest
+from tests.support.missing import skip_loudly
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "compiled"
@@ -49,7 +49,7 @@ def build(name: str) -> Path:
         return target
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or importlib.util.find_spec("Cython") is None:
-        pytest.skip("no compiler, or no Cython, for the compiled form")
+        skip_loudly("no compiler, or no Cython, for the compiled form")
     target.parent.mkdir(parents=True, exist_ok=True)
     c_file = target.parent / f"{os.getpid()}.c"
     made = target.parent / f"{os.getpid()}.so"

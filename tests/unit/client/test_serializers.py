@@ -116,7 +116,6 @@ SCHEMA = {
 
 
 def test_avro_goes_there_and_back() -> None:
-    pytest.importorskip("fastavro")
     serializer = AvroSerializer(SCHEMA)
     data = serializer.serialize("t", {"id": 3, "who": "me"})
     assert data == b"\x06\x04me"
@@ -134,7 +133,6 @@ def test_avro_goes_there_and_back() -> None:
 
 
 def test_protobuf_goes_there_and_back() -> None:
-    pytest.importorskip("google.protobuf")
     from google.protobuf.wrappers_pb2 import StringValue
 
     serializer = ProtobufSerializer(StringValue)
