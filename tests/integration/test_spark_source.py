@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kavka import Admin, NewTopic, Producer
+from tests.support.spark import start as start_query
 from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -42,7 +43,7 @@ def table(spark: Any) -> Any:
         writer = source.writeStream.format("memory").queryName(name)
         for key, value in options.items():
             writer = writer.option(key, value)
-        query = writer.start()
+        query = start_query(writer)
         queries.append(query)
         query.rows = lambda: spark.table(name).collect()
         return query

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,16 @@ def start_session(folder: Path) -> Any:
     )
     session.sparkContext.setLogLevel("ERROR")
     return register(session)
+
+
+def start(writer: Any, attempts: int = 3) -> Any:
+    """Start a streaming query and wait until its source is there. Spark gives a Python process ten seconds to start,
+    which a busy machine may not have: that alone is tried again."""
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        error = None if query.isActive else query.exception()
+        attempts -= 1
+        if error is None or "failed to connect back" not in str(error) or not attempts:
+            return query

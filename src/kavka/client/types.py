@@ -23,6 +23,18 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int | None = None
 
 
+class PreparedTransaction(NamedTuple):
+    """A transaction that waits for its end, which anybody may send who has this: `Producer.prepare_transaction` gives
+    it, `Admin.end_transactions` takes it, in whatever process. The producer id and epoch name this one transaction of
+    the transactional id, and no later one, if the producer had no transaction before it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    second_protocol: bool = False
+    """Whether the epoch rises with the transaction's end (transaction.version 2)."""
+
+
 class ConsumerGroupMetadata(NamedTuple):
     """Who commits offsets in a transaction; a consumer's `group_metadata()` gives it. A group's id alone also works,
     but then a member that was thrown out of the group is not kept from committing."""

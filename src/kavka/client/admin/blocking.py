@@ -39,7 +39,7 @@ from kavka.client.admin.types import (
     TransactionListing,
 )
 from kavka.client.io_thread import IoThread
-from kavka.client.types import OffsetAndMetadata
+from kavka.client.types import OffsetAndMetadata, PreparedTransaction
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 
@@ -325,6 +325,16 @@ class Admin:
         """End a transaction that hangs in a partition, behind its coordinator's back: only for one that no coordinator
         ends any more. Readers of committed records go on after it."""
         self._io.run(self._aio.abort_transaction(spec, timeout=timeout))
+
+    def end_transactions(
+        self, prepared: Iterable[PreparedTransaction], *, commit: bool = True, timeout: float | None = None
+    ) -> None:
+        """Commit or abort transactions that producers have prepared, in this process or another, alive or not.
+
+        Ending one again in the same way does nothing. One that had another end before, or whose transactional id was
+        used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, or
+        INVALID_PRODUCER_ID_MAPPING where the id is forgotten."""
+        self._io.run(self._aio.end_transactions(prepared, commit=commit, timeout=timeout))
 
     def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from kavka.client.admin.base import AdminBase, Outcome, by_topic, gather, listed
@@ -14,11 +15,13 @@ from kavka.client.admin.types import (
 from kavka.client.cluster import TRANSACTION
 from kavka.client.errors import UnsupportedVersion, error_of
 from kavka.client.metadata import Node
+from kavka.client.types import PreparedTransaction
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kavka.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from kavka.protocol.messages.end_txn import EndTxnRequest
 from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from kavka.protocol.messages.list_transactions import ListTransactionsRequest
 from kavka.protocol.messages.write_txn_markers import (
@@ -26,6 +29,9 @@ from kavka.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+
+# Later versions of EndTxn raise the epoch: for transactions that were begun in that protocol.
+FIRST_END_TXN = 4
 
 
 class Transactions(AdminBase):
@@ -155,6 +161,40 @@ class Transactions(AdminBase):
             return {wanted: None}, {}
 
         await self._each_leader([wanted], ask, timeout)
+
+    async def end_transactions(
+        self, prepared: Iterable[PreparedTransaction], *, commit: bool = True, timeout: float | None = None
+    ) -> None:
+        """Commit or abort transactions that producers have prepared, in this process or another, alive or not.
+
+        Ending one again in the same way does nothing. One that had another end before, or whose transactional id was
+        used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, or
+        INVALID_PRODUCER_ID_MAPPING where the id is forgotten."""
+        given = list(prepared)
+        wanted = {one.transactional_id: one for one in given}
+        if len(wanted) < len(given):
+            raise ValueError("a transactional id has one transaction at a time")
+
+        async def end(node: Node, name: str) -> int:
+            one = wanted[name]
+            request = EndTxnRequest(
+                transactional_id=name,
+                producer_id=one.producer_id,
+                producer_epoch=one.producer_epoch,
+                committed=commit,
+            )
+            response = await self._ask(node.id, request, None if one.second_protocol else FIRST_END_TXN)
+            code: int = response.error_code
+            return code
+
+        async def ask(node: Node, ids: list[str]) -> Outcome[str, None]:
+            codes = await asyncio.gather(*(end(node, name) for name in ids))
+            found = dict(zip(ids, codes, strict=True))
+            return {name: None for name, code in found.items() if not code}, {
+                name: error_of(code) for name, code in found.items() if code
+            }
+
+        await self._each_coordinator(wanted, TRANSACTION, ask, timeout)
 
     async def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None

@@ -15,7 +15,7 @@ from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitFor
 from kavka.client.producer.record import Callback, Headers, ProducerRecord, RecordMetadata
 from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 
 
 class Producer:
@@ -151,6 +151,9 @@ class Producer:
         timeout: float | None = None,
     ) -> None:
         await self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout))
+
+    async def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
+        return await self._transactions.prepare(self._limit(timeout))
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         await self._transactions.end(True, self._limit(timeout))

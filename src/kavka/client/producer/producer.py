@@ -15,7 +15,7 @@ from kavka.client.producer._append import Accumulator, Batch, RecordFuture, Send
 from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
 from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 
 
 class Producer(SendPath):
@@ -176,6 +176,12 @@ class Producer(SendPath):
     ) -> None:
         """Commit a consumer's offsets with the transaction: they count when it is committed."""
         self._io.run(self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout)))
+
+    def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
+        """Wait until everything sent is stored, and leave the transaction to be committed or aborted by whoever has the
+        result, with `Admin.end_transactions`; None where nothing was sent. This producer can still end it itself; to
+        close it leaves it open, until `transaction.timeout.ms` is over."""
+        return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Send what is left and commit. If a record failed, this raises why, and only `abort_transaction` is left."""

@@ -5,7 +5,8 @@ On the loop, except `add`, which user threads call under the accumulator's lock.
 and its epoch changes only after trouble. In the second the brokers do the telling, and the epoch rises with every
 transaction: the answer to EndTxn has the new one.
 
-States: UNINITIALIZED, READY, IN_TRANSACTION, ENDING, FAILED (only abort leads out of it), FATAL (nothing does).
+States: UNINITIALIZED, READY, IN_TRANSACTION, PREPARED (everything is stored, only the end is missing, which may come
+from elsewhere), ENDING, FAILED (only abort leads out of it), FATAL (nothing does).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kavka.client.config import ClientConfig
 from kavka.client.errors import IllegalState, KafkaTimeout, error_of
 from kavka.client.producer._append import PartitionQueue
 from kavka.client.producer.sequences import Sequences
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kavka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -61,6 +62,7 @@ class State(enum.Enum):
     UNINITIALIZED = "not initialised"
     READY = "outside of a transaction"
     IN_TRANSACTION = "in a transaction"
+    PREPARED = "in a transaction that was prepared, and has only to be ended"
     ENDING = "ending a transaction"
     FAILED = "in a transaction that has failed and must be aborted"
     FATAL = "of no use any more"
@@ -141,11 +143,30 @@ class Transactions:
         elif commit and self.state is State.FAILED:
             assert self.error is not None
             raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
-        elif self.state not in (State.IN_TRANSACTION, State.FAILED):
+        elif self.state not in (State.IN_TRANSACTION, State.PREPARED, State.FAILED):
             raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}")
         if self._ending is None:
             self._ending = commit, asyncio.ensure_future(self._end(commit))
         await self._wait(self._ending[1], timeout, "commit_transaction" if commit else "abort_transaction")
+
+    async def prepare(self, timeout: float) -> PreparedTransaction | None:
+        """Have everything stored, and leave the end to whoever is given the result; None where nothing was written.
+        The producer sends nothing more before the end; closed, it leaves the transaction open."""
+        self.check_open()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._flush()
+        except TimeoutError as error:
+            if isinstance(error, KafkaError):
+                raise
+            raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._reason()}") from None
+        self.check_open()
+        self._go(State.PREPARED)
+        if not self._started:
+            return None
+        return PreparedTransaction(
+            self.id, self._sequences.producer_id, self._sequences.producer_epoch, self.second_protocol
+        )
 
     async def send_offsets(
         self,

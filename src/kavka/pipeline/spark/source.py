@@ -5,10 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -31,7 +38,10 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
 from kavka.pipeline.spark.offsets import Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
-from kavka.pipeline.spark.options import SourceOptions, source_options
+from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options
+
+if TYPE_CHECKING:
+    from kavka.pipeline.spark.rows import Layout
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +85,26 @@ class KavkaDataSource(DataSource):
             options = source_options(self.options, streaming=True)
             _check_schema(schema, options)
             return KavkaStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with one_clear_line():
+            from kavka.pipeline.spark.sink import KavkaWriter
+
+            if overwrite:
+                raise OptionError("a topic cannot be overwritten: write with .mode('append')")
+            return KavkaWriter(*self._sink(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        with one_clear_line():
+            from kavka.pipeline.spark.sink import KavkaStreamWriter
+
+            return KavkaStreamWriter(*self._sink(schema))
+
+    def _sink(self, schema: StructType) -> tuple[SinkOptions, Layout]:
+        from kavka.pipeline.spark.rows import layout
+
+        options = sink_options(self.options)
+        return options, layout([(one.name, one.dataType.simpleString()) for one in schema.fields], options.topic)
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:

@@ -1,0 +1,188 @@
+"""Where the decisions of exactly-once sinks are kept: a compacted topic of one partition in the cluster written to.
+
+Key: the query's name (prefix and Spark's id of the query). Value: JSON of the newest decision. A decision says which
+transactions, one for each task, make up a batch; from then on the batch will be there, whatever crashes. Only the last
+decision of a query matters, so that compaction may take the others.
+
+The driver writes decisions with a transactional producer of the query's own (`…-driver`). A driver that starts fences
+the one before it: of two that believe they run the same query, only the newer can decide. Readers take only committed
+records, and read up to the high watermark as it was when they began, waiting for transactions that are open before it:
+a decision that was made is never missed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kavka.client.admin import Admin
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import NewTopic, OffsetSpec
+from kavka.client.consumer.consumer import Consumer
+from kavka.client.errors import KafkaTimeout
+from kavka.client.producer.producer import Producer
+from kavka.client.types import PreparedTransaction
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.cluster import admin_settings, consumer_settings
+from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.options import SinkOptions
+
+VERSION = 1
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    # Small, so that compaction, which leaves the newest segment alone, keeps what has to be read short.
+    "segment.bytes": str(4 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.01",
+}
+# A transaction of one record: what a driver that was killed in the middle of it leaves is over soon.
+DECIDING_TIMEOUT_MS = 10_000
+# As long as the coordinator may take to notice that.
+READING_TIMEOUT = 90.0
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """What one task of a batch wrote. `witness` is where the first record of its transaction is: (topic, partition,
+    offset). Without a transaction it wrote nothing."""
+
+    task: int
+    rows: int
+    size: int
+    transaction: PreparedTransaction | None = None
+    witness: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    query: str
+    run: str
+    batch: int
+    id: str
+    tasks: Mapping[int, TaskEntry]
+
+    def to_json(self) -> bytes:
+        tasks = [
+            [t.task, t.rows, t.size, None if t.transaction is None else list(t.transaction), t.witness]
+            for t in self.tasks.values()
+        ]
+        value = {"version": VERSION, "run": self.run, "batch": self.batch, "id": self.id, "tasks": tasks}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, query: str, data: bytes) -> Decision:
+        try:
+            value: dict[str, Any] = json.loads(data)
+            if value["version"] > VERSION:
+                raise PipelineError(f"the last decision of {query} was made by a newer Kavka")
+            entries = [
+                TaskEntry(
+                    task, rows, size, transaction and PreparedTransaction(*transaction), witness and tuple(witness)
+                )
+                for task, rows, size, transaction, witness in value["tasks"]
+            ]
+            return cls(query, value["run"], value["batch"], value["id"], {one.task: one for one in entries})
+        except (KeyError, TypeError, ValueError):
+            raise PipelineError(f"the last decision of {query} cannot be read: {data[:200]!r}") from None
+
+
+class Decisions:
+    """The topic, for reading. Not for several threads."""
+
+    def __init__(self, options: SinkOptions, admin: Admin | None = None) -> None:
+        self._options = options
+        self._admin = admin
+        self._partition = TopicPartition(options.decisions_topic, 0)
+
+    def last(self, query: str) -> Decision | None:
+        """The newest decision of a query."""
+        if self._admin is not None:
+            return self._last(self._admin, query)
+        with Admin(admin_settings(self._options.client)) as admin:
+            return self._last(admin, query)
+
+    def _last(self, admin: Admin, query: str) -> Decision | None:
+        tp = self._partition
+        try:
+            first = admin.list_offsets({tp: OffsetSpec.earliest()})[tp].offset
+            end = admin.list_offsets({tp: OffsetSpec.latest()})[tp].offset
+        except AdminError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            raise
+        found: Decision | None = None
+        settings = consumer_settings(self._options.client)
+        with Consumer(
+            {
+                **settings,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": "false",
+            }
+        ) as consumer:
+            consumer.assign([tp])
+            consumer.seek(tp, first)
+            deadline = time.monotonic() + READING_TIMEOUT
+            key = query.encode()
+            while consumer.position(tp) < end:
+                for record in consumer.poll(0.05):
+                    if record.key == key and record.value is not None:
+                        found = Decision.from_json(query, record.value)
+                if time.monotonic() > deadline:
+                    raise KafkaTimeout(
+                        f"{tp} could not be read up to offset {end} within {READING_TIMEOUT:g} s: "
+                        "a transaction in it does not end"
+                    )
+        return found
+
+    def create(self) -> None:
+        """Make the topic if it is not there."""
+        assert self._admin is not None
+        name = self._partition.topic
+        if name in self._admin.list_topics(list_internal=True):
+            return
+        brokers = len(self._admin.describe_cluster().nodes)
+        new = NewTopic(name, 1, min(3, brokers), configs=TOPIC_SETTINGS)
+        try:
+            self._admin.create_topics([new])
+        except AdminError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+class DecisionWriter:
+    """The one driver that may decide for a query. Making it fences all others."""
+
+    def __init__(self, options: SinkOptions, query: str) -> None:
+        self._topic = options.decisions_topic
+        settings = {name: value for name, value in options.client.items() if name not in _NOT_FOR_DECISIONS}
+        self._producer = Producer(
+            {
+                **settings,
+                "transactional.id": f"{query}-driver",
+                "transaction.timeout.ms": str(DECIDING_TIMEOUT_MS),
+                "acks": "all",
+                "linger.ms": "0",
+            }
+        )
+        try:
+            self._producer.init_transactions()
+        except BaseException:
+            self._producer.close(0)
+            raise
+
+    def write(self, decision: Decision) -> None:
+        """Returns when the decision is made. If it raises, it may or may not have been: reading tells."""
+        self._producer.begin_transaction()
+        future = self._producer.send(self._topic, decision.to_json(), decision.query.encode(), 0)
+        self._producer.commit_transaction()
+        future.get(0)
+
+    def close(self) -> None:
+        self._producer.close(5.0)
+
+
+_NOT_FOR_DECISIONS = frozenset({"transactional.id", "transaction.timeout.ms", "acks", "linger.ms", "compression.type"})
