@@ -13,7 +13,7 @@ class Proxy:
 
     `cut_after(n)`: each connection is cut after n more bytes of answers, in the middle of one if that is where it
     falls, and only once per connection. `stall()` stops forwarding answers, `resume()` goes on. `drop_all()` cuts every
-    connection now.
+    connection now. `refuse(True)` does that too, and ends every new connection at once, until `refuse(False)`.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -25,6 +25,7 @@ class Proxy:
         self._cut_after: int | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._closed = False
+        self._refusing = False
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -40,6 +41,11 @@ class Proxy:
 
     def resume(self) -> None:
         self._flowing.set()
+
+    def refuse(self, refuse: bool) -> None:
+        self._refusing = refuse
+        if refuse:
+            self.drop_all()
 
     def drop_all(self) -> None:
         for pair in self._pairs:
@@ -65,6 +71,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._refusing:
+                _end(client)
+                continue
             try:
                 broker = socket.create_connection(self.target, 5)
             except OSError:

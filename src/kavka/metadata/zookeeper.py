@@ -60,6 +60,9 @@ from kavka.metadata.store import (
 from kavka.metadata.watches import Watches
 
 log = logging.getLogger(__name__)
+# kazoo tells of every try to connect; what matters is told here.
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
 
 # A server drops the connection of whoever sends more than its jute.maxbuffer: that would be tried again without end.
 MAX_REQUEST_BYTES = 0xFFFFF - 1024
@@ -186,7 +189,7 @@ class ZooKeeperStore(MetadataStore):
             timeout=session_timeout_ms / 1000,
             handler=_Handler(),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.4),
-            logger=logging.getLogger("kazoo.client"),
+            logger=_kazoo_log,
         )
         self._client.add_listener(self._state_changed)
 
