@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -277,13 +278,14 @@ class Run:
     def violations(self) -> list[Violation]:
         return [violation for outcome in self.outcomes for violation in outcome.violations]
 
-    def tracebacks(self) -> dict[str, int]:
-        """Unexpected errors in the brokers' own logs, by file."""
-        return {
-            str(path.relative_to(self.folder)): count
-            for path in sorted(self.folder.glob("broker-*/kavka.out"))
-            if (count := path.read_text(errors="replace").count("Traceback (most recent call last)"))
-        }
+    def tracebacks(self) -> Counter[str]:
+        """Unexpected errors in the brokers' own logs, each with the line that it ends with."""
+        found: Counter[str] = Counter()
+        for path in sorted(self.folder.glob("broker-*/kavka.out")):
+            pieces = path.read_text(errors="replace").split("Traceback (most recent call last):\n")[1:]
+            for piece in pieces:
+                found[next((line for line in piece.splitlines() if not line.startswith(" ")), "")] += 1
+        return found
 
 
 def read_with_apache(bootstrap: str, topic: str, count: int) -> Mapping[int, list[Read]]:
@@ -345,8 +347,8 @@ def run(
     finally:
         if running is not None:
             running.end()
-            for path, count in running.tracebacks().items():
-                say(f"{count} tracebacks in {path}")
+            for error, count in running.tracebacks().items():
+                say(f"{count} tracebacks in the brokers' logs: {error}")
             running.cluster.remove(keep=keep or not sound)
         if keep or not sound:
             say(f"everything is kept in {root}")
