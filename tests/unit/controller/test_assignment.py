@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -89,3 +91,15 @@ def test_what_cannot_be_placed_is_refused(partitions: int, factor: int, code: Er
 def test_racks_on_some_brokers_only_are_refused() -> None:
     with pytest.raises(KafkaError, match="broker 1 has none"):
         assign({0: "a", 1: None}, 1, 1)
+
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "assignments-3.9.1.json").read_text())
+
+
+def test_with_the_same_start_every_layout_is_the_one_that_kafkas_own_code_gives() -> None:
+    """Written by AdminUtils of 3.9.1: brokers, racks, factor, start, first partition, layout."""
+    assert len(GOLDEN) == 126
+    for brokers, racks, factor, start, first, layout in GOLDEN:
+        of_broker = dict(zip(brokers, racks or [None] * len(brokers), strict=True))
+        made = assign(of_broker, len(layout), factor, fixed_start=start, first_partition=first)
+        assert made == {first + n: tuple(replicas) for n, replicas in enumerate(layout)}, (brokers, racks, factor)
