@@ -197,7 +197,7 @@ class Partition:
                 self.followers[broker_id] = follower
                 if is_new_epoch or broker_id not in known:
                     follower.begin_epoch(now, log.written_end, broker_id in self.isr, is_new_leader)
-        self.advance()
+        self.advance(appended=False)
         if is_new_epoch:
             for fetch in [*self.fetch_waiters, *self.follower_waiters]:
                 fetch.abandon()  # whoever named the old epoch is fenced
@@ -275,8 +275,12 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.topic_partition} has failed.")
         self.log.write_staged()
 
-    def advance(self) -> None:
-        """After anything was appended, flushed, or the ISR changed: move the high watermark, wake who waits for it."""
+    def advance(self, *, appended: bool = True) -> None:
+        """After anything was appended, flushed, or the ISR changed: move the high watermark, wake who waits for it.
+
+        Followers wait for what is `appended`. With thousands of partitions in each of their requests, looking at all of
+        them for every partition whose ISR has changed would take minutes.
+        """
         log = self.log
         if log is None:
             return
@@ -289,7 +293,7 @@ class Partition:
             end = log.flushed_offset if held_by_flush else log.written_end
             if self.followers:
                 end = self._committed_end(end)
-                if self.follower_waiters:
+                if appended and self.follower_waiters:
                     for fetch in list(self.follower_waiters):
                         fetch.check()
             if end > log.high_watermark:
@@ -494,7 +498,7 @@ class Partition:
         )
         self.partition_epoch = partition_epoch
         self._set_isr(isr)
-        self.advance()
+        self.advance(appended=False)
 
     def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
         """The controller did not take a change: True where it is to be asked again."""
