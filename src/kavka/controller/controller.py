@@ -213,7 +213,7 @@ class Controller:
     async def _process(self, event: Event) -> None:
         term = self._term
         try:
-            if isinstance(event, (events.Startup, events.ControllerChange)):
+            if _is_about_election(event):
                 await self._follow_election()
             elif term is not None:
                 await self._process_in(term, event)
@@ -228,13 +228,15 @@ class Controller:
             _fail(event, not_controller())
         except StoreUnavailable as error:
             _fail(event, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
-            self._read_again(term, str(error))
+            # Where the session was lost meanwhile, the event belonged to a term that is over already.
+            if self._term is term or _is_about_election(event):
+                self._read_again(str(error))
         except asyncio.CancelledError:
             _fail(event, not_controller())
             raise
         except Exception as error:
-            if self._term is None and isinstance(event, (events.Startup, events.ControllerChange)):
-                self._read_again(None, f"the controller could not begin: {error!r}")
+            if _is_about_election(event):
+                self._read_again(f"The controller could not begin: {error!r}")
             _fail(event, error)
             raise
         self.check_waiting()
@@ -276,10 +278,8 @@ class Controller:
             case events.RetryFailedDisks():
                 term.brokers.retry_failed_disks()
 
-    def _read_again(self, term: Term | None, why: str) -> None:
+    def _read_again(self, why: str) -> None:
         """What became of the last writes is unknown: the term is over; another begins soon, with what is there."""
-        if self._term is not term:
-            return  # the session was lost meanwhile, and this event belonged to the term of before
         log.error("%s; the controller reads the metadata again in %g s", why, RETRY_AFTER_S)
         self._end_term()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._queue.put, events.ControllerChange())
@@ -349,6 +349,10 @@ class Controller:
 
 def not_controller() -> KafkaError:
     return KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+
+
+def _is_about_election(event: Event) -> bool:
+    return isinstance(event, (events.Startup, events.ControllerChange))
 
 
 def _fail(event: Event, error: Exception) -> None:

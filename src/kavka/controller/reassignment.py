@@ -105,7 +105,7 @@ class Reassignments:
             asked = paths.decode_reassignment((await store.get(path))[0])
         except NoNode:
             return
-        except (MalformedNode, TypeError) as error:
+        except MalformedNode as error:
             log.error("%s is removed: %s", path, error)
             await term.tree.delete_all([path])
             return
@@ -131,7 +131,7 @@ class Reassignments:
         try:
             data, stat = await self._term.tree.store.get(path, self._term.watch(events.ReassignmentNode()))
             asked = paths.decode_reassignment(data)
-        except (NoNode, MalformedNode, TypeError):
+        except (NoNode, MalformedNode):
             return
         left = {tp: target for tp, target in asked.items() if tp not in gone}
         if len(left) == len(asked):

@@ -193,14 +193,17 @@ class BrokerRegistration:
         else:
             protocols = members.get("listener_security_protocol_map") or {}
             urls = members.get("endpoints") or []
-        return cls(
-            broker_id,
-            tuple(_end_point(url, protocols) for url in urls),
-            int(members.get("timestamp") or -1),
-            members.get("rack"),
-            int(members.get("jmx_port", -1)),
-            members.get("features") or {},
-        )
+        try:
+            return cls(
+                broker_id,
+                tuple(_end_point(url, protocols) for url in urls),
+                int(members.get("timestamp") or -1),
+                members.get("rack"),
+                int(members.get("jmx_port", -1)),
+                members.get("features") or {},
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise MalformedNode(f"{broker(broker_id)}: {error}") from error
 
 
 def _end_point(url: str, protocols: Mapping[str, str]) -> EndPoint:
@@ -295,10 +298,10 @@ class TopicNode:
         topic_id = members.get("topic_id")
         try:
             assignments = {
-                int(p): ReplicaAssignment(tuple(replicas), tuple(adding.get(p, ())), tuple(removing.get(p, ())))
+                int(p): ReplicaAssignment(_ids(replicas), _ids(adding.get(p, [])), _ids(removing.get(p, [])))
                 for p, replicas in (members.get("partitions") or {}).items()
             }
-        except (TypeError, ValueError) as error:
+        except (AttributeError, ValueError) as error:
             raise MalformedNode(f"{topic(name)}: {error}") from error
         return cls(topic_id_from_text(topic_id) if topic_id else None, dict(sorted(assignments.items())))
 
@@ -332,16 +335,16 @@ class PartitionStateNode:
     def decode(cls, tp: TopicPartition, data: bytes | None) -> PartitionStateNode:
         path = partition_state(tp)
         members = _load(data, path)
-        isr = members.get("isr")
-        if not isinstance(isr, list):
-            raise MalformedNode(f"{path} names no ISR")
-        return cls(
-            _number(members, "leader"),
-            _number(members, "leader_epoch"),
-            tuple(isr),
-            _number(members, "controller_epoch"),
-            int(members.get("leader_recovery_state", RECOVERED)),
-        )
+        try:
+            return cls(
+                _number(members, "leader"),
+                _number(members, "leader_epoch"),
+                _ids(members.get("isr")),
+                _number(members, "controller_epoch"),
+                int(members.get("leader_recovery_state", RECOVERED)),
+            )
+        except (TypeError, ValueError) as error:
+            raise MalformedNode(f"{path}: {error}") from error
 
 
 def encode_config(values: Mapping[str, str]) -> bytes:
@@ -381,7 +384,7 @@ def encode_reassignment(assignments: Mapping[TopicPartition, Sequence[int]]) -> 
 
 def decode_reassignment(data: bytes | None) -> dict[TopicPartition, tuple[int, ...]]:
     rows = _rows(data, REASSIGN_PARTITIONS)
-    return {_topic_partition(row): tuple(row.get("replicas") or ()) for row in rows}
+    return {_topic_partition(row): _ids(row.get("replicas") or []) for row in rows}
 
 
 def encode_partitions(tps: Sequence[TopicPartition]) -> bytes:
@@ -487,6 +490,12 @@ def _topic_partition(row: Mapping[str, Any]) -> TopicPartition:
     if not isinstance(name, str):
         raise MalformedNode("a partition without a topic")
     return TopicPartition(name, _number(row, "partition"))
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
+        raise MalformedNode(f"not a list of brokers: {value!r}")
+    return tuple(value)
 
 
 def _number(members: Mapping[str, Any], name: str) -> int:

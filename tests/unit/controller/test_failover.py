@@ -123,9 +123,66 @@ def test_a_store_that_fails_in_the_middle_costs_nothing_but_time(monkeypatch: An
     in_cluster(body)
 
 
+def test_a_store_that_fails_while_a_term_begins_is_asked_again(monkeypatch: Any) -> None:
+    """Nobody else can: the node that says who the controller is was made before."""
+    monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.02)
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[0, 1, 2]])
+        failures = 0
+        real = cluster.nodes[0].store.children
+
+        async def fail(path: str, watch: Any = None) -> list[str]:
+            nonlocal failures
+            if path == paths.TOPICS and failures < 3:
+                failures += 1
+                raise StoreUnavailable(path, "for a moment")
+            return await real(path, watch)
+
+        cluster.nodes[0].store.children = fail  # type: ignore[method-assign]
+        for other in (1, 2):
+            cluster.nodes[other].store._watches.clear()
+        await cluster.store.delete(paths.CONTROLLER)
+        await cluster.until(lambda: failures == 3 and cluster.controller_id == 0)
+        await cluster.create("u", [[1, 2]])
+
+    in_cluster(body)
+
+
+def test_topics_with_nodes_that_make_no_sense_hinder_no_other() -> None:
+    async def body(cluster: Cluster) -> None:
+        hostile = (b"junk", b"[]", b'{"version":3,"partitions":[1]}', b'{"version":3,"partitions":{"0":["x"]}}',
+                   b'{"version":3,"partitions":{"x":[1]}}', b'{"version":3,"partitions":{"0":7}}')  # fmt: skip
+        for number, data in enumerate(hostile):
+            await cluster.store.create(paths.topic(f"bad-{number}"), data)
+        await cluster.create("good", [[1, 2]])
+        state = paths.partition_state(TopicPartition("good", 0))
+        await cluster.store.set(state, b'{"leader":1,"leader_epoch":0,"isr":["1"],"controller_epoch":1}')
+        await cluster.nodes[0].kill()
+        await cluster.until(lambda: cluster.controller_id is not None)
+        await cluster.quiet()
+        await cluster.create("after", [[1, 2]])
+        good = b'{"version":2,"partitions":{"0":[2,1]},"adding_replicas":{},"removing_replicas":{}}'
+        await cluster.store.set(paths.topic("bad-0"), good)
+        await cluster.quiet()
+        assert cluster.nodes[2].broker.cache.topics["bad-0"].partitions[0].leader == 2
+
+    in_cluster(body)
+
+
 def test_nodes_that_are_no_brokers_are_left_alone() -> None:
     async def body(cluster: Cluster) -> None:
-        for name, data in (("junk", b"{}"), ("007", b"{}"), ("9", b"not json"), ("10", b'{"version":"x"}')):
+        hostile = (
+            ("junk", b"{}"),
+            ("007", b"{}"),
+            ("9", b"not json"),
+            ("10", b'{"version":"x"}'),
+            ("11", b'{"version":5,"endpoints":7}'),
+            ("12", b'{"version":5,"endpoints":[3],"listener_security_protocol_map":[]}'),
+            ("13", b'{"version":5,"endpoints":["A://h:1"],"listener_security_protocol_map":["A"]}'),
+            ("14", b'{"version":5,"endpoints":[],"timestamp":[1]}'),
+        )
+        for name, data in hostile:
             await cluster.store.create(f"{paths.BROKER_IDS}/{name}", data)
         await cluster.quiet()
         assert sorted(cluster.controller.context.brokers) == [0, 1, 2]
