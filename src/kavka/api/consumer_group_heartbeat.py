@@ -33,4 +33,4 @@ def _on_error(
 def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     if ctx.broker.features.level(GROUP_VERSION) < 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not every broker of the cluster serves this group protocol.")
-    return ctx.broker.groups.consumer_heartbeat(request, ctx.version, ctx.client_id or "", ctx.client_host)
+    return ctx.broker.groups.consumer_heartbeat(request, ctx.version, ctx.client_id or "", f"/{ctx.client_host}")

@@ -38,7 +38,8 @@ def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribePr
         for index in topic.partition_indexes:
             answer = PartitionResponse(partition_index=index)
             try:
-                log = ctx.broker.replica_manager.leader(topic.name, index).log
+                # A follower is asked too, by whoever looks for transactions that hang on one broker.
+                log = ctx.broker.replica_manager.replica(topic.name, index).log
                 assert log is not None
                 answer.active_producers = [
                     ProducerState(

@@ -168,7 +168,6 @@ def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: boo
         return
     fixed = {"PARTITION": 10, "LEADER-EPOCH": 15, "CURRENT-OFFSET": 15, "LOG-END-OFFSET": 15, "LAG": 15}
     _print_columns(headings, table, lambda i, heading: fixed.get(heading) or _widest(table, i, 15))
-    print()
 
 
 def _print_columns(headings: list[str], table: list[list[str]], width: Callable[[int, str], int]) -> None:

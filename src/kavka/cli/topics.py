@@ -138,8 +138,7 @@ def _check(args: Arguments) -> None:
     }
     for name, actions in allowed.items():
         args.forbid(name, *(action for action in COMMAND.actions if action not in actions))
-    for name in (*FILTERS, "topics-with-overrides"):
-        args.forbid(name, *(other for other in (*FILTERS, "topics-with-overrides") if other != name))
+    args.forbid("topics-with-overrides", *FILTERS)
     if "create" in args:
         args.forbid("replica-assignment", "partitions", "replication-factor")
 

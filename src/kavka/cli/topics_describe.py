@@ -63,7 +63,7 @@ def describe(admin: Admin, args: Arguments) -> None:
         return
     names = [description.name for description in descriptions]
     configs = admin.describe_configs([ConfigResource.topic(name) for name in names])
-    wanted = next((name for name in FILTERS if name in args), "")
+    wanted = [name for name in FILTERS if name in args]
     alive = {node.id for node in admin.describe_cluster().nodes}
     moving = _reassignments(admin, descriptions)
     shown: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def describe(admin: Admin, args: Arguments) -> None:
         if args["topics-with-overrides"]:
             partitions = []
         elif wanted:
-            partitions = [partition for partition in partitions if partition.is_what(wanted, alive)]
+            partitions = [p for p in partitions if any(p.is_what(name, alive) for name in wanted)]
         if args["json"]:
             if with_head or partitions:
                 shown.append(_as_json(description, factor, own, partitions))

@@ -25,6 +25,14 @@ public class KavkaTools {
         throw new Ended();
     }
 
+    /** What is written in Scala prints to streams that it took when it was loaded. */
+    private static void scalaStreams(PrintStream out, PrintStream err) throws ReflectiveOperationException {
+        Class<?> console = Class.forName("scala.Console$");
+        Object module = console.getField("MODULE$").get(null);
+        console.getMethod("setOutDirect", PrintStream.class).invoke(module, out);
+        console.getMethod("setErrDirect", PrintStream.class).invoke(module, err);
+    }
+
     public static void main(String[] ignored) throws Exception {
         ObjectMapper json = new ObjectMapper();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -39,6 +47,7 @@ public class KavkaTools {
             System.setOut(new PrintStream(out, true, "UTF-8"));
             System.setErr(new PrintStream(err, true, "UTF-8"));
             System.setIn(new ByteArrayInputStream(command.get("stdin").asText().getBytes(StandardCharsets.UTF_8)));
+            scalaStreams(System.out, System.err);
             firstCode = null;
             boolean failed = false;
             try {

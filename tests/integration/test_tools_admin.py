@@ -1,0 +1,467 @@
+"""Our tools and Apache's of the same name on the same clusters, ours and Apache's: the same output, the same codes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kavka import Admin, ConfigResource, Consumer, Producer
+from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
+from tests.support.processes import wait_until
+from tests.support.side_by_side import SideBySide
+from tests.support.tools import ApacheTools, ours
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
+
+ASSIGNMENT = "0:1,1:2,2:0"
+
+
+@pytest.fixture(scope="module", params=["kavka", "apache"])
+def cluster(
+    request: pytest.FixtureRequest, java_parts: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp(f"tools-{request.param}")
+    zookeeper = ZooKeeper(folder / "zookeeper")
+    kind = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
+    try:
+        with kind(folder / "brokers", zookeeper) as running:
+            yield running
+    finally:
+        zookeeper.kill()
+
+
+@pytest.fixture(scope="module")
+def apache39(java_parts: None) -> Iterator[ApacheTools]:
+    with ApacheTools("3.9.1") as tools:
+        yield tools
+
+
+@pytest.fixture(scope="module")
+def apache43(java_parts: None) -> Iterator[ApacheTools]:
+    with ApacheTools("4.3.0") as tools:
+        yield tools
+
+
+@pytest.fixture
+def both39(cluster: Cluster, apache39: ApacheTools) -> SideBySide:
+    return SideBySide(cluster, apache39)
+
+
+@pytest.fixture
+def both43(cluster: Cluster, apache43: ApacheTools) -> SideBySide:
+    return SideBySide(cluster, apache43)
+
+
+def make_topics(both: SideBySide) -> None:
+    both.does_same("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT)
+    both.settle(3)
+
+
+def test_topics(both43: SideBySide) -> None:
+    both = both43
+    created = both.does_same(
+        "topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT,
+        "--config", "retention.ms=3600000", "--config", "cleanup.policy=compact",
+    )  # fmt: skip
+    assert created == f"Created topic {both.names['ours']}.\n"
+    both.settle(3)
+    both.does_same("topics", "--create", "--topic", "{t}", "--if-not-exists")
+    both.looks_same("topics", "--list")
+    assert both.looks_same("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
+    described = both.looks_same("topics", "--describe", "--topic", "{t}")
+    assert described.count("\n\tTopic:") == 3
+    both.looks_same("topics", "--describe", "--exclude-internal", order=False)
+    both.looks_same("topics", "--describe", "--topics-with-overrides", order=False)
+    filters = ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions")
+    for some in (*((name,) for name in filters), filters):
+        assert both.looks_same("topics", "--describe", "--topic", "{t}", *some) == ""
+    assert both.looks_same("topics", "--describe", "--topic", "nothing", "--if-exists") == ""
+    wanted = ("--topic", "{t}", "--partitions", "4")
+    both.does_same("topics", "--alter", *wanted, "--replica-assignment", f"{ASSIGNMENT},0:2")
+    both.settle(4)
+    both.does_same("topics", "--describe", "--topic", "{t}")
+    both.fails_same("topics", "--create", "--topic", "{t}")
+    both.fails_same("topics", "--alter", "--topic", "{t}", "--partitions", "2")
+    both.fails_same("topics", "--describe", "--topic", "nothing")
+    both.fails_same("topics", "--delete", "--topic", "nothing")
+    both.fails_same("topics", "--create", "--topic", "{t}-2", "--replication-factor", "9")
+    both.fails_same("topics", "--create", "--topic", "{t}-2", "--partitions", "0")
+    both.fails_same("topics", "--create", "--topic", "a name", says="a name")
+    both.fails_same("topics", "--create", "--topic", "{t}-2", "--config", "nonsense=1", says="nonsense")
+    both.does_same("topics", "--delete", "--topic", "{t}")
+    both.settle_gone()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--create",),
+        ("--list", "--describe"),
+        ("--describe", "--partitions", "3"),
+        ("--alter", "--topic", "x"),
+        ("--list", "--under-replicated-partitions"),
+    ],
+)
+def test_command_lines_that_topics_refuses(both39: SideBySide, args: tuple[str, ...]) -> None:
+    both39.fails_same("topics", *args)
+
+
+def test_configs(both39: SideBySide) -> None:
+    both = both39
+    make_topics(both)
+    topic = ("--entity-type", "topics", "--entity-name", "{t}")
+    added = "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]"
+    assert both.does_same("configs", "--alter", *topic, *added) == (
+        f"Completed updating config for topic {both.names['ours']}.\n"
+    )
+    theirs = ConfigResource.topic(both.names["java"])
+    both.everywhere(lambda admin: setting(admin, theirs, "retention.ms") == "12345", "the settings")
+    both.looks_same("configs", "--describe", *topic)
+    both.looks_same("configs", "--describe", *topic, "--all")
+    both.looks_same("configs", "--describe", "--topic", "{t}")
+    both.does_same("configs", "--alter", "--topic", "{t}", "--delete-config", "retention.ms")
+    both.fails_same("configs", "--alter", "--topic", "{t}", "--delete-config", "segment.ms", says="segment.ms")
+    both.fails_same("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense=1", says="nonsense")
+    both.fails_same("configs", "--alter", "--topic", "{t}", "--add-config", "nonsense", says='"key=val"')
+    both.fails_same("configs", "--alter", "--topic", "nothing", "--add-config", "retention.ms=1", says="nothing")
+    both.fails_same("configs", "--describe")
+    both.fails_same("configs", "--alter", "--topic", "{t}")
+
+
+def setting(admin: Admin, resource: ConfigResource, name: str) -> str | None:
+    found = admin.describe_configs(resource)[resource].get(name)
+    return None if found is None else found.value
+
+
+def test_configs_of_brokers(both39: SideBySide) -> None:
+    both = both39
+    for entity in (("--entity-name", "1"), ("--entity-default",)):
+        brokers = ("--entity-type", "brokers", *entity)
+        both.does_same("configs", "--alter", *brokers, "--add-config", "message.max.bytes=99999")
+    for name in ("1", ""):
+        resource = ConfigResource.broker(name)
+        both.everywhere(lambda admin, r=resource: setting(admin, r, "message.max.bytes") == "99999", "the settings")
+    both.looks_same("configs", "--describe", "--entity-type", "brokers")
+    both.looks_same("configs", "--describe", "--broker", "1")
+    both.looks_same("configs", "--describe", "--broker", "1", "--all")
+    both.looks_same("configs", "--describe", "--broker-defaults")
+    both.looks_same("configs", "--describe", "--broker-logger", "0")
+    for entity in (("--broker", "1"), ("--broker-defaults",)):
+        # Whoever is second finds nothing to remove.
+        one = ours("configs", "--bootstrap-server", both.cluster.bootstrap_servers, "--alter", *entity,
+                   "--delete-config", "message.max.bytes")  # fmt: skip
+        assert one.code == 0, one.err
+    both.fails_same("configs", "--describe", "--broker", "one", says="one")
+
+
+def test_settings_of_users_are_answered_clearly(both39: SideBySide) -> None:
+    servers = both39.cluster.bootstrap_servers
+    one = ours("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
+    assert one.code == 1
+    assert "not there yet" in one.err
+
+
+class Member:
+    """A consumer that polls until it is closed."""
+
+    def __init__(self, servers: str, topic: str, group: str, protocol: str) -> None:
+        self._stop = threading.Event()
+        self.consumer = Consumer(
+            bootstrap_servers=servers, group_id=group, client_id="member", auto_offset_reset="earliest",
+            group_protocol=protocol, auto_commit_interval_ms=100,
+        )  # fmt: skip
+        self.consumer.subscribe([topic])
+        self.assigned = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._stop.is_set():
+            self.consumer.poll(0.1)
+            if self.consumer.assignment():
+                self.assigned.set()
+        self.consumer.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def test_consumer_groups_with_members(both43: SideBySide) -> None:
+    both = both43
+    make_topics(both)
+    servers, topic = both.cluster.bootstrap_servers, both.names["ours"]
+    with Producer(bootstrap_servers=servers) as producer:
+        for number in range(30):
+            producer.send(topic, b"x", partition=number % 3)
+    members = [Member(servers, topic, f"g-{topic}", "classic")]
+    with Admin(bootstrap_servers=servers) as admin:
+        if admin.describe_features().supported.get("group.version"):
+            members.append(Member(servers, topic, f"g-{topic}-new", "consumer"))
+
+        def consumed(group: str) -> bool:
+            offsets = admin.list_consumer_group_offsets(group)
+            return sum(o.offset for o in offsets.values() if o is not None) == 30
+
+        groups = [f"g-{topic}", f"g-{topic}-new"][: len(members)]
+        for group in groups:
+            wait_until(lambda group=group: consumed(group), timeout=90, what=f"{group} to commit all")  # type: ignore[misc]
+        for which in ("--offsets", "--members", "--state"):
+            for group in groups:
+                describe = ("consumer-groups", "--describe", "--group", group, which)
+                assert group in both.looks_same(*describe)
+                assert group in both.looks_same(*describe, "--verbose")
+        both.looks_same("consumer-groups", "--list", order=False)
+        both.looks_same("consumer-groups", "--list", "--state", order=False)
+        both.looks_same("consumer-groups", "--list", "--state", "--type", order=False)
+        refused = ours("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
+                       "--all-topics", "--to-earliest", "--execute")  # fmt: skip
+        assert refused.code == 1
+        assert "is inactive, but the current state is Stable" in refused.err
+        for member in members:
+            member.close()
+        wait_until(
+            lambda: admin.describe_consumer_groups(groups[0])[groups[0]].state == "Empty", timeout=60, what="no member"
+        )
+    both.looks_same("consumer-groups", "--describe", "--group", groups[0])
+    both.looks_same("consumer-groups", "--describe", "--group", groups[0], "--members")
+    both.looks_same("consumer-groups", "--describe", "--group", groups[0], "--state")
+
+
+def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Path) -> None:
+    both = both43
+    make_topics(both)
+    servers = both.cluster.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as producer:
+        for name in both.names.values():
+            for number in range(30):
+                producer.send(name, b"x", partition=number % 3, timestamp=1_700_000_000_000 + number * 60_000)
+    reset = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}")
+
+    def same(*args: str) -> str:
+        return both.does_same(*reset, *args, order=False)
+
+    assert same("--to-latest", "--execute").count(" 10\n") == 3
+    assert same("--shift-by", "-4", "--execute").count(" 6\n") == 3
+    assert same("--to-current", "--dry-run").count(" 6\n") == 3
+    assert same("--to-earliest", "--dry-run").count(" 0\n") == 3
+    assert same("--to-offset", "99", "--dry-run").count(" 10\n") == 3
+    assert same("--to-datetime", "2023-11-14T22:28:20.000", "--dry-run").count(" 5\n") == 3
+    assert same("--to-datetime", "2023-11-14T23:28:20.000+01:00", "--dry-run").count(" 5\n") == 3
+    assert "Falling back to latest" in same("--by-duration", "PT1S", "--dry-run")
+    assert same("--by-duration", "P7000D", "--dry-run").count(" 0\n") == 3
+    some = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--topic", "{t}:0,2")
+    assert both.does_same(*some, "--to-offset", "3", "--execute", order=False).count(" 3\n") == 2
+    everything = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--all-topics")
+    exported = both.does_same(*everything, "--to-current", "--dry-run", "--export", order=False)
+    assert sorted(exported.split()) == [f"{both.names['ours']},{p},{o}" for p, o in ((0, 3), (1, 6), (2, 3))]
+    for who, name in both.names.items():
+        (tmp_path / f"{who}.csv").write_text(f"{name},0,1\n{name},2,2\n")
+    from_file = ("consumer-groups", "--reset-offsets", "--group", "{g}", "--from-file", str(tmp_path / "{who}.csv"))
+    both.does_same(*from_file, "--execute", order=False)
+    both.does_same("consumer-groups", "--describe", "--group", "{g}")
+    both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:1")
+    both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:0,1")
+    both.does_same("consumer-groups", "--delete", "--group", "{g}")
+    for args, words in (
+        (("--describe", "--group", "{g}"), "does not exist"),
+        (("--delete", "--group", "{g}"), "could not be deleted"),
+        (("--reset-offsets", "--group", "{g}", "--topic", "{t}:9", "--to-earliest"), f"{both.names['ours']}-9"),
+    ):
+        failed, _ = both.run("consumer-groups", *args, looking=True)
+        assert failed.code == 1
+        assert words in failed.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--describe",),
+        ("--list", "--group", "x"),
+        ("--describe", "--group", "x", "--offsets", "--members"),
+        ("--reset-offsets", "--group", "x", "--to-earliest", "--dry-run"),
+        ("--list", "--state", "nonsense"),
+        (),
+    ],
+)
+def test_command_lines_that_consumer_groups_refuses(both43: SideBySide, args: tuple[str, ...]) -> None:
+    one, other = both43.run("consumer-groups", *args)
+    assert (one.code, other.code) == (1, 1)
+    assert one.out == ""
+
+
+def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None:
+    both = both39
+    make_topics(both)
+    with Producer(bootstrap_servers=both.cluster.bootstrap_servers) as producer:
+        for name in both.names.values():
+            for number in range(9):
+                producer.send(name, b"x", partition=number % 3)
+    for who, name in both.names.items():
+        entries = [{"topic": name, "partition": 0, "offset": 2}, {"topic": name, "partition": 1, "offset": -1}]
+        (tmp_path / f"{who}.json").write_text(json.dumps({"version": 1, "partitions": entries}))
+    deleted = both.does_same("delete-records", "--offset-json-file", str(tmp_path / "{who}.json"), order=False)
+    assert deleted.endswith("-0\tlow_watermark: 2\n" f"partition: {both.names['ours']}-1\tlow_watermark: 3\n")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"partitions": [\n  {"topic": 1,}]}')
+    both.fails_same("delete-records", "--offset-json-file", str(broken), says="line 2, column 15")
+    both.fails_same("delete-records", "--offset-json-file", str(tmp_path / "nothing"), says="No such file")
+    one, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", looking=True)
+    head, text = one.out.split("{", 1)
+    assert head == other.out.split("{", 1)[0]
+    assert in_order(json.loads("{" + text)) == in_order(json.loads("{" + other.out.split("{", 1)[1]))
+    both.fails_same("log-dirs", "--describe", "--broker-list", "0,7", says="from --broker-list: 7")
+
+
+def in_order(log_dirs: dict) -> dict:
+    for broker in log_dirs["brokers"]:
+        for directory in broker["logDirs"]:
+            directory["partitions"].sort(key=lambda entry: entry["partition"])
+    log_dirs["brokers"].sort(key=lambda broker: broker["broker"])
+    return log_dirs
+
+
+def test_transactions(both39: SideBySide) -> None:
+    both = both39
+    make_topics(both)
+    name = both.names["ours"]
+    settings = {"bootstrap.servers": both.cluster.bootstrap_servers, "transactional.id": f"tx-{name}"}
+    with Producer(settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(name, b"x", partition=1).get(30)
+        listed = both.looks_same("transactions", "list", order=False)
+        assert "Ongoing" in listed
+        both.looks_same("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
+        leader = ("--broker-id", "1")
+        both.looks_same("transactions", "describe-producers", *leader, "--topic", "{t}", "--partition", "1")
+        both.looks_same("transactions", "find-hanging", "--topic", "{t}")
+        hanging = both.looks_same("transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+        assert name not in hanging
+        one, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", looking=True)
+        durations = [[line.split() for line in result.out.splitlines()] for result in (one, other)]
+        for rows in durations:
+            assert int(rows[1].pop(7)) >= 0
+        assert durations[0] == durations[1]
+        ended = ours("transactions", "--bootstrap-server", both.cluster.bootstrap_servers, "abort", "--topic", name,
+                     "--partition", "1", "--start-offset", "0")  # fmt: skip
+        assert (ended.code, ended.out, ended.err) == (0, "", "")
+        assert "None" in both.looks_same("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
+        producer.abort_transaction()
+    both.fails_same("transactions", "describe", "--transactional-id", "nothing", says="`nothing`")
+    both.fails_same("transactions", "abort", "--topic", "{t}", "--partition", "0", "--start-offset", "3")
+    both.fails_same("transactions", "find-hanging", says="requires either --topic or --broker-id")
+
+
+def test_what_a_cluster_is(both39: SideBySide, apache43: ApacheTools) -> None:
+    both = both39
+    both.looks_same("features", "describe")
+    servers = both.cluster.bootstrap_servers
+    one, other = ours("cluster", "cluster-id", "--bootstrap-server", servers), both.apache.run(
+        "cluster", "cluster-id", "--bootstrap-server", servers
+    )
+    assert (one.code, one.out) == (0, other.out)
+    listed, theirs = (
+        run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (ours, apache43.run)
+    )
+    assert (listed.code, listed.out) == (0, theirs.out)
+    one, other = both.run("broker-api-versions", looking=True)
+    mine, its = ([line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (one, other))
+    assert one.code == 0
+    assert sorted(line for line in its if "UNSUPPORTED" not in line) == sorted(
+        line for line in mine if "UNSUPPORTED" not in line
+    )
+
+
+def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
+    both = both39
+    make_topics(both)
+    topics = tmp_path / "topics-{who}.json"
+    plan = tmp_path / "plan-{who}.json"
+    for who, name in both.names.items():
+        Path(str(topics).replace("{who}", who)).write_text(json.dumps({"version": 1, "topics": [{"topic": name}]}))
+        targets = {0: [2, 1], 1: [1, 2]}
+        moves = [{"topic": name, "partition": p, "replicas": replicas} for p, replicas in targets.items()]
+        Path(str(plan).replace("{who}", who)).write_text(json.dumps({"version": 1, "partitions": moves}))
+    tool = "reassign-partitions"
+    for_all = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "0,1,2")
+    one, other = both.run(tool, *for_all, looking=True)
+    assert one.out.splitlines()[:4] == other.out.splitlines()[:4]
+    proposed = json.loads(one.out.splitlines()[4])["partitions"]
+    assert [len(set(p["replicas"])) for p in proposed] == [2, 2, 2]
+    assert {p["replicas"][0] for p in proposed} == {0, 1, 2}
+    both.looks_same(tool, "--list")
+    servers = ("--bootstrap-server", both.cluster.bootstrap_servers)
+    started = {}
+    for who, run in (("ours", ours), ("java", both.apache.run)):
+        file = ("--reassignment-json-file", str(plan).replace("{who}", who))
+        started[who] = run(tool, *servers, "--execute", *file, "--throttle", "10000000")
+        assert started[who].code == 0, started[who]
+        watched = ours(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles")
+        assert watched.out.count("is completed.") == 2
+    both.same_but_for_names(started["ours"].out, started["java"].out)
+    assert f"Successfully started partition reassignments for {both.names['ours']}-0" in started["ours"].out
+    both.does_same(tool, "--verify", "--reassignment-json-file", str(plan))
+    both.looks_same("configs", "--describe", "--topic", "{t}")
+    both.does_same(tool, "--cancel", "--reassignment-json-file", str(plan))
+    with Admin(bootstrap_servers=both.cluster.bootstrap_servers) as admin:
+        moved = admin.describe_topics(both.names["ours"])[both.names["ours"]].partitions
+        assert sorted(node.id for node in moved[0].replicas) == [1, 2]
+    (tmp_path / "bad.json").write_text('{"partitions": [\n{"topic": "x"')
+    both.fails_same(tool, "--execute", "--reassignment-json-file", str(tmp_path / "bad.json"), says="line 2, column 14")
+    (tmp_path / "five.json").write_text(
+        json.dumps({"partitions": [{"topic": both.names["ours"], "partition": 0, "replicas": [5]}]})
+    )
+    both.fails_same(tool, "--execute", "--reassignment-json-file", str(tmp_path / "five.json"))
+    both.fails_same(tool, "--verify")
+    both.fails_same(tool, "--list", "--throttle", "5")
+    both.fails_same(tool, "--list", "--generate", says="exactly one action")
+
+
+def test_a_broker_that_is_gone_and_leaders_that_come_back(both39: SideBySide) -> None:
+    """Last: it takes a broker away for a while."""
+    both = both39
+    make_topics(both)
+    servers, topic = both.cluster.bootstrap_servers, both.names["ours"]
+    elect = ("leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "2")
+    assert both.looks_same(*elect) == f"Valid replica already elected for partitions {topic}-2\n"
+    both.cluster.stop(2)
+
+    def without_2(admin: Admin) -> bool:
+        partitions = admin.describe_topics(topic)[topic].partitions
+        return all(2 not in [node.id for node in p.isr] and p.leader is not None for p in partitions)
+
+    both.everywhere(without_2, "leaders other than broker 2")
+    for which in ("under-replicated", "unavailable", "under-min-isr", "at-min-isr"):
+        both.looks_same("topics", "--describe", "--topic", "{t}", f"--{which}-partitions")
+    both.cluster.start(2)
+    both.settle(3)
+    with Admin(bootstrap_servers=servers) as admin:
+        assert admin.describe_topics(topic)[topic].partitions[2].leader.id == 0
+    assert both.does_same(*elect) == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
+    older = ours("preferred-replica-election", "--bootstrap-server", servers)
+    assert older.code == 0, older.err
+    one, other = both.run("leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "9")
+    assert (one.code, other.code) == (1, 1)
+    assert one.err == "1 replica(s) could not be elected\n"
+    with Admin(bootstrap_servers=servers) as admin:
+        wait_until(
+            lambda: admin.describe_topics(topic)[topic].partitions[2].leader.id == 2, timeout=30, what="leader 2"
+        )
+
+
+def test_zookeeper_shows_where_the_brokers_are(both39: SideBySide) -> None:
+    connect = both39.cluster.zookeeper.connect
+    listed = ours("kafka-topics.sh", "--list", "--zookeeper", connect)
+    assert listed.code == 0
+    assert listed.out == ours("topics", "--list", "--bootstrap-server", both39.cluster.bootstrap_servers).out
+    assert "older form" in listed.err
+    nowhere = ours("topics", "--list", "--zookeeper", f"{connect}/nowhere")
+    assert nowhere.code == 1
+    assert "no broker is registered" in nowhere.err
