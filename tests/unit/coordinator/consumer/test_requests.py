@@ -51,7 +51,7 @@ def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
         codes = [ErrorCode(group.error_code) for group in described]
         assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID]
         (member,) = described[0].members
-        assert (member.client_id, member.client_host, member.member_epoch) == ("client", "10.0.0.1", 1)
+        assert (member.client_id, member.client_host, member.member_epoch) == ("client", "/10.0.0.1", 1)
         assert member.assignment.topic_partitions[0].topic_name == "orders"
         assert member.member_type == (1 if version else -1)
         assert described[0].authorized_operations > 0
