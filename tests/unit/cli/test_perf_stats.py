@@ -1,0 +1,67 @@
+"""The figures of the perf tests."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
+from kavka.cli.producer_perf_test import RandomLetters
+
+
+def test_totals_and_percentiles_are_in_kafkas_words() -> None:
+    stats = ProducerStats(1000, 5000)
+    for latency in range(1000):
+        assert not stats.record(latency, 100, now_ms())
+    line = stats.total_line()
+    assert re.fullmatch(
+        r"1000 records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), 499\.50 ms avg latency, 999\.00 ms max latency, "
+        r"500 ms 50th, 950 ms 95th, 990 ms 99th, 999 ms 99\.9th\.",
+        line.replace("Infinity", "1"),
+    )
+
+
+def test_a_line_for_an_interval_counts_what_came_in_it() -> None:
+    stats = ProducerStats(10, 1000)
+    assert not stats.record(4, 10, now_ms())
+    assert stats.record(8, 10, now_ms() + 2000)
+    assert re.fullmatch(
+        r"2 records sent, .* records/sec \(.* MB/sec\), 6\.0 ms avg latency, 8\.0 ms max latency\.",
+        stats.window_line(),
+    )
+    assert stats.window_line().startswith("0 records sent")
+
+
+def test_no_records_are_no_error() -> None:
+    assert "NaN ms avg latency" in ProducerStats(10, 1000).total_line()
+
+
+def test_half_a_million_samples_are_enough() -> None:
+    stats = ProducerStats(2_000_000, 1_000_000)
+    for _ in range(1000):
+        stats.record(1, 1, now_ms())
+    assert len(stats._latencies) == 250
+
+
+def test_the_throttle_keeps_to_its_rate() -> None:
+    throttle = Throttle(500)
+    began = time.monotonic()
+    for number in range(100):
+        throttle.after(number)
+    assert time.monotonic() - began >= 0.15
+
+
+def test_metrics_stand_in_two_columns() -> None:
+    text = metrics_text("producer-metrics", "c", {"b-total": 2, "a": 1.5})
+    assert text == (
+        "\nMetric Name                              Value\n"
+        "producer-metrics:a:{client-id=c}       : 1.500\nproducer-metrics:b-total:{client-id=c} : 2.000"
+    )
+
+
+def test_every_payload_is_made_of_its_own_letters() -> None:
+    letters = RandomLetters(1000)
+    found = [letters.next(number) for number in range(600)]
+    assert len(set(found)) == 600
+    assert {len(payload) for payload in found} == {1000}
+    assert set(b"".join(found)) == set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
