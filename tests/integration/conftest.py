@@ -18,6 +18,7 @@ if str(ROOT) not in sys.path:
 from tests.support import jars, targets  # noqa: E402
 from tests.support.java_client import JavaClient  # noqa: E402
 from tests.support.missing import need_command, skip_loudly  # noqa: E402
+from tests.support.tools import ApacheTools  # noqa: E402
 
 # The option is only known to runs that name this folder; the variable works for all.
 TARGETS = os.environ.get("KAVKA_TEST_TARGET", targets.KAVKA)
@@ -86,6 +87,30 @@ def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
     finally:
         broker.close()
+
+
+@pytest.fixture(scope="session", params=[targets.KAVKA, targets.APACHE])
+def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
+    """Kavka and Apache Kafka in turn, for tools that must do the same on both; groups begin at once."""
+    if request.param != targets.KAVKA:
+        request.getfixturevalue("java_parts")
+    quick = {
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+    }
+    broker = targets.start_target(request.param, tmp_path_factory.mktemp(f"either-{request.param}"), quick)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def apache_tools(java_parts: None) -> Iterator[ApacheTools]:
+    """Apache's tools of 4.3, which know both brokers."""
+    with ApacheTools("4.3.0") as tools:
+        yield tools
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -31,6 +32,16 @@ def ours(tool: str, *args: str) -> Result:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([tool, *args])
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def our_command(tool: str, *args: str) -> list[str]:
+    return [sys.executable, "-m", "kavka.cli.main", tool, *args]
+
+
+def our_process(tool: str, *args: str, stdin: bytes = b"", timeout: float = 90.0) -> Result:
+    """`kavka <tool> …` as a process of its own: for those that read standard input or write bytes."""
+    done = subprocess.run(our_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class ApacheTools:

@@ -81,7 +81,8 @@ def test_offsets_are_json_and_other_records_of_the_topic_are_left_out() -> None:
 
 
 def test_names_of_older_days_are_known_and_others_are_not() -> None:
-    assert older_name("kafka.tools.DefaultMessageFormatter") == "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
+    today = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
+    assert older_name("kafka.tools.DefaultMessageFormatter") == today
     assert older_name("org.apache.kafka.tools.consumer.NoOpMessageFormatter") is None
     assert printed(record(), "kafka.tools.NoOpMessageFormatter") == b""
     with pytest.raises(ConfigError, match="known are"):

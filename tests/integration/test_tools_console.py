@@ -1,0 +1,291 @@
+"""console-producer, console-consumer, get-offsets and the verifiable tools: on our broker and on Apache's, beside
+Apache's tools of the same name."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kavka import Admin, Consumer, NewTopic, Producer
+from tests.support.java_client import run_tool
+from tests.support.processes import die_with_parent, free_port
+from tests.support.targets import Target
+from tests.support.tools import ApacheTools, our_command, our_process
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
+
+EVERYTHING = [
+    f"--property=print.{part}=true" for part in ("key", "headers", "timestamp", "offset", "partition")
+]  # fmt: skip
+PARSE = [
+    "--property=parse.key=true", "--property=parse.headers=true", "--property=null.marker=NULL",
+    "--property=ignore.error=true",
+]  # fmt: skip
+LINES = "h1:v1,h2:NULL\tk1\tone\nNULL\tk2\ttwo\nNULL\tNULL\tthree\nno separators\nh:x\tk3\tNULL\nh:x\tk4\tümläut\n"
+
+
+def produce_ours(broker: Target, topic: str, lines: str | bytes, *args: str) -> None:
+    data = lines.encode() if isinstance(lines, str) else lines
+    done = our_process(
+        "console-producer", "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, *args, stdin=data
+    )
+    assert (done.code, done.out) == (0, ""), done.err
+
+
+def consume_ours(broker: Target, *args: str) -> tuple[str, str]:
+    done = our_process("console-consumer", "--bootstrap-server", broker.bootstrap_servers, *args)
+    assert done.code == 0, done.err
+    return done.out, done.err
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"CreateTime:\d+", "CreateTime:", text)
+
+
+def test_lines_become_the_records_that_kafkas_tools_make_of_them(
+    either: Target, apache_tools: ApacheTools, topic: str
+) -> None:
+    mine, theirs = f"{topic}-ours", f"{topic}-theirs"
+    produce_ours(either, mine, LINES, *PARSE)
+    server = ("--bootstrap-server", either.bootstrap_servers)
+    wrote = apache_tools.run("console-producer", *server, "--topic", theirs, *PARSE, stdin=LINES)
+    assert wrote.code == 0, wrote.err
+    printed = []
+    for name in (mine, theirs):
+        read = ("--topic", name, "--from-beginning", "--max-messages", "6", "--timeout-ms", "30000", *EVERYTHING)
+        out, err = consume_ours(either, *read)
+        assert err == "Processed a total of 6 messages\n"
+        apache = apache_tools.run("console-consumer", *server, *read).out
+        # 4.3 says first that --property has another name by now.
+        printed += [without_times(out), without_times("".join(apache.splitlines(keepends=True)[-6:]))]
+    assert printed[0].count("\n") == 6
+    assert "CreateTime:\tPartition:0\tOffset:0\th1:v1,h2:null\tk1\tone\n" in printed[0]
+    assert "\tNO_HEADERS\tnull\tno separators\n" in printed[0]
+    assert printed.count(printed[0]) == 4, printed
+
+
+def test_the_clusters_own_topics_are_shown_as_kafka_shows_them(
+    either: Target, apache_tools: ApacheTools, topic: str
+) -> None:
+    server = either.bootstrap_servers
+    with Producer(bootstrap_servers=server, transactional_id=f"tx-{topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "in a transaction")
+        producer.commit_transaction()
+    with Consumer(bootstrap_servers=server, group_id=f"g-{topic}", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic])
+        while not consumer.poll(1.0):
+            pass
+        consumer.commit_sync()
+
+    def objects(text: str) -> list[Any]:
+        found = []
+        decoder = json.JSONDecoder()
+        while text:
+            value, end = decoder.raw_decode(text)
+            text = text[end:]
+            if topic in json.dumps(value["key"]):
+                # What 3.9 calls version is type in 4.3.
+                kind = value["key"].pop("version", None)
+                found.append({**value, "kind": kind if kind is not None else value["key"].pop("type")})
+        return found
+
+    for internal, formatter in (
+        ("__consumer_offsets", "OffsetsMessageFormatter"),
+        ("__consumer_offsets", "GroupMetadataMessageFormatter"),
+        ("__transaction_state", "TransactionLogMessageFormatter"),
+    ):
+        args = ("--topic", internal, "--partition", "0", "--offset", "earliest", "--timeout-ms", "1500")
+        args += ("--formatter", f"org.apache.kafka.tools.consumer.{formatter}")
+        mine = objects(consume_ours(either, *args)[0])
+        theirs = objects(apache_tools.run("console-consumer", "--bootstrap-server", server, *args).out)
+        assert mine == theirs
+        assert mine
+
+
+def test_a_consumer_reads_what_its_options_say(either: Target, topic: str) -> None:
+    with Admin(bootstrap_servers=either.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, 2)])
+    with Producer(bootstrap_servers=either.bootstrap_servers) as producer:
+        for number in range(10):
+            producer.send(topic, str(number), partition=number % 2)
+    partition = ("--topic", topic, "--partition", "1", "--timeout-ms", "20000")
+    assert consume_ours(either, *partition, "--offset", "3", "--max-messages", "1")[0] == "7\n"
+    assert consume_ours(either, *partition, "--from-beginning", "--max-messages", "2")[0] == "1\n3\n"
+    grouped = ("--topic", topic, "--group", f"g-{topic}", "--from-beginning", "--timeout-ms", "20000")
+    first = consume_ours(either, *grouped, "--max-messages", "4")[0].split()
+    rest = consume_ours(either, *grouped, "--max-messages", "6")[0].split()
+    assert sorted(map(int, first + rest)) == list(range(10))
+    by_pattern = ("--include", f"{topic[:-1]}.", "--from-beginning", "--max-messages", "10", "--timeout-ms", "20000")
+    assert len(consume_ours(either, *by_pattern)[0].split()) == 10
+    out, err = consume_ours(either, "--topic", topic, "--timeout-ms", "1500", "--enable-systest-events")
+    assert (out, err) == ("shutdown_complete\n", "Processed a total of 0 messages\n")
+
+
+def test_read_committed_leaves_out_what_was_aborted(either: Target, topic: str) -> None:
+    with Producer(bootstrap_servers=either.bootstrap_servers, transactional_id=f"tx-{topic}") as producer:
+        producer.init_transactions()
+        for text, commit in (("kept", True), ("dropped", False), ("last", True)):
+            producer.begin_transaction()
+            producer.send(topic, text)
+            producer.flush()
+            if commit:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    read = ("--topic", topic, "--from-beginning", "--timeout-ms", "20000")
+    assert consume_ours(either, *read, "--max-messages", "3")[0] == "kept\ndropped\nlast\n"
+    committed = consume_ours(either, *read, "--max-messages", "2", "--isolation-level", "read_committed")
+    assert committed[0] == "kept\nlast\n"
+
+
+def test_offsets_are_those_that_kafkas_tool_prints(either: Target, apache_tools: ApacheTools, topic: str) -> None:
+    with Admin(bootstrap_servers=either.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, 3)])
+    with Producer(bootstrap_servers=either.bootstrap_servers) as producer:
+        for number in range(7):
+            producer.send(topic, str(number), partition=number % 3, timestamp=1_700_000_000_000 + number)
+    for args in (
+        ("--topic", topic),
+        ("--topic-partitions", f"{topic}:1-,nothing"),
+        ("--topic", topic, "--partitions", "0,2", "--time", "earliest"),
+        ("--topic", topic, "--time", "1700000000003"),
+        ("--topic", topic, "--time", "-3"),
+        ("--topic", f"{topic}-not-there"),
+        ("--topic", topic, "--topic-partitions", topic),
+        ("--topic", topic, "--partitions", "x"),
+    ):
+        mine = our_process("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
+        theirs = apache_tools.run("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
+        assert (mine.code, mine.out, mine.err) == (theirs.code, theirs.out, theirs.err)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    for event in found:
+        event.pop("timestamp")
+        event.pop("avg_throughput", None)
+    return found
+
+
+def test_verifiable_tools_tell_the_same_events(either: Target, topic: str) -> None:
+    server = ("--bootstrap-server", either.bootstrap_servers)
+    # These tools try nothing again: the topics have to have their leaders.
+    for name in (topic, f"{topic}-theirs"):
+        produce_ours(either, name, "first\n")
+    send = ("--max-messages", "5", "--repeating-keys", "2", "--value-prefix", "9", "--acks", "-1")
+    mine = our_process("verifiable-producer", *server, "--topic", topic, *send)
+    theirs = run_tool("4.3.0", "verifiable-producer", *server, "--topic", f"{topic}-theirs", *send)
+    assert mine.code == 0
+    assert events(mine.out) == events(theirs.stdout.replace("-theirs", ""))
+    read = ("--max-messages", "6", "--verbose", "--topic", topic)
+    mine = our_process("verifiable-consumer", *server, *read, "--group-id", f"a-{topic}")
+    theirs = run_tool("4.3.0", "verifiable-consumer", *server, *read, "--group-id", f"b-{topic}")
+    assert mine.code == 0, mine.err
+    # Apache's tells the end of the JVM too.
+    assert events(mine.out) == [event for event in events(theirs.stdout) if event["name"] != "shutdown_requested"]
+
+
+def start(tool: str, *args: str, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        our_command(tool, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent, **more
+    )
+
+
+def test_ctrl_c_ends_a_consumer_with_its_count(target: Target, topic: str) -> None:
+    produce_ours(target, topic, "one\n")
+    consumer = start(
+        "console-consumer", "--bootstrap-server", target.bootstrap_servers, "--topic", topic, "--partition", "0",
+        "--from-beginning",
+    )  # fmt: skip
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == b"one\n"
+    consumer.send_signal(signal.SIGINT)
+    _, err = consumer.communicate(timeout=30)
+    assert (consumer.returncode, err) == (130, b"Processed a total of 1 messages\n")
+
+
+def test_a_reader_that_has_seen_enough_ends_a_consumer_quietly(target: Target, topic: str) -> None:
+    produce_ours(target, topic, "one\ntwo\n")
+    consumer = start(
+        "console-consumer", "--bootstrap-server", target.bootstrap_servers, "--topic", topic, "--partition", "0",
+        "--from-beginning",
+    )  # fmt: skip
+    assert consumer.stdout is not None and consumer.stderr is not None
+    assert consumer.stdout.readline() == b"one\n"
+    consumer.stdout.close()
+    assert consumer.wait(timeout=30) == 0
+    assert re.fullmatch(rb"Processed a total of [12] messages\n", consumer.stderr.read())
+
+
+def test_what_was_typed_before_ctrl_c_is_sent(target: Target, topic: str) -> None:
+    producer = start(
+        "console-producer", "--bootstrap-server", target.bootstrap_servers, "--topic", topic, stdin=subprocess.PIPE
+    )
+    assert producer.stdin is not None
+    producer.stdin.write(b"typed\n")
+    producer.stdin.flush()
+    deadline = time.monotonic() + 30
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        while topic not in admin.list_topics():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    producer.send_signal(signal.SIGINT)
+    producer.communicate(timeout=30)
+    assert producer.returncode == 130
+    read = ("--topic", topic, "--partition", "0", "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
+    assert consume_ours(target, *read)[0] == "typed\n"
+
+
+def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> None:
+    produce_ours(target, topic, b"\xff is no UTF-8\r\nlast")
+    read = ("--topic", topic, "--partition", "0", "--from-beginning", "--timeout-ms", "20000")
+    assert consume_ours(target, *read, "--max-messages", "2")[0] == "\ufffd is no UTF-8\nlast\n"
+    server = ("--bootstrap-server", target.bootstrap_servers)
+
+    def fails(said: str, tool: str, *args: str, stdin: bytes = b"") -> None:
+        done = our_process(tool, *server, *args, stdin=stdin)
+        assert done.code == 1
+        assert said in done.err.splitlines()[-1]
+        assert "Traceback" not in done.err
+
+    fails("No key separator found on line number 2: 'x'", "console-producer", "--topic", topic,
+          "--property", "parse.key=true", stdin=b"k\tv\nx\n")  # fmt: skip
+    fails("compression.type", "console-producer", "--topic", topic, "--compression-codec", "brotli")
+    fails('Missing required argument "[topic]"', "console-producer")
+    fails("Exactly one of --include/--topic is required.", "console-consumer")
+    fails("The provided offset value 'x' is incorrect", "console-consumer", "--topic", topic, "--partition", "0",
+          "--offset", "x")  # fmt: skip
+    fails("--skip-message-on-error", "console-consumer", *read, "--max-messages", "2", "--value-deserializer",
+          "org.apache.kafka.common.serialization.LongDeserializer")  # fmt: skip
+    skipped = our_process(
+        "console-consumer", *server, *read, "--max-messages", "2", "--skip-message-on-error", "--value-deserializer",
+        "org.apache.kafka.common.serialization.LongDeserializer",
+    )  # fmt: skip
+    assert (skipped.code, skipped.out) == (0, "")
+    assert "at offset 1 is left out" in skipped.err
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda server: our_process("console-producer", *server, "--topic", "t", "--max-block-ms", "500", stdin=b"x\n"),
+        lambda server: our_process("get-offsets", *server, "--timeout", "500"),
+        lambda server: our_process(
+            "producer-perf-test", "--topic", "t", "--num-records", "5", "--record-size", "10", "--throughput", "-1",
+            "--producer-props", f"bootstrap.servers={server[1]}", "max.block.ms=500",
+        ),
+    ],
+)  # fmt: skip
+def test_a_broker_that_is_not_there_is_told(run: Callable[[tuple[str, str]], Any]) -> None:
+    done = run(("--bootstrap-server", f"127.0.0.1:{free_port()}"))
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1
