@@ -170,6 +170,30 @@ def _cut(scene: Scene, one: str, other: str, seconds: float) -> None:
         network.heal()
 
 
+def isolate(scene: Scene) -> None:
+    """Cut off from both other brokers it goes on appending what nobody copies, then it is killed. None of that may have
+    been acknowledged, and all of it has to give way when it returns. It may have been the last one in the ISR, so
+    availability is asked for from its return."""
+    network = scene.cluster.network
+    assert network is not None
+    number = scene.choose()
+    how = scene.random.choice((RESET, SILENCE))
+    # Mostly before it could have taken the others out of its ISRs: then one of them is elected.
+    seconds, away = scene.random.choice((1, 2, 3, 8)), scene.random.choice((0.0, SESSION_S + 3, SESSION_S + 3))
+    scene.victim = f"{number} {how} {seconds}+{away:.0f} s"
+    for other in BROKERS:
+        if other != number:
+            network.cut(str(number), str(other), how)
+    try:
+        time.sleep(seconds)
+    finally:
+        scene.cluster.brokers[number].kill()
+        network.heal()
+    time.sleep(away)
+    scene.cluster.start(number)
+    scene.begin()
+
+
 def disk_full(scene: Scene) -> None:
     """On a broker that leads nothing: it was stopped before, so its leaders have moved. What is acknowledged must be on
     the other two. A broker may end of it (Apache's does); it is started again when there is room."""
@@ -225,6 +249,7 @@ KINDS: dict[str, Kind] = {
     "cut-brokers": Kind(cut_brokers, NOBODY, network=True),
     "cut-controller": Kind(cut_controller, NOBODY, network=True),
     "cut-zookeeper": Kind(cut_zookeeper, network=True),
+    "isolate": Kind(isolate, network=True),
     "disk-full": Kind(disk_full, NOBODY, small_disks=True),
 }
 

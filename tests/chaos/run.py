@@ -35,7 +35,7 @@ COLUMNS = (
     ("fault", 24),
     ("on", 16),
     ("no ack", 7),
-    ("client", 7),
+    ("slowest client", 14),
     ("no read", 7),
     ("in sync", 7),
     ("stall", 5),
@@ -55,6 +55,7 @@ class Outcome:
     """The longest that no client had an acknowledgement in some partition."""
     slowest: float = 0.0
     """The longest that one client had none in some partition."""
+    slowest_is: str = ""
     no_read: float = 0.0
     in_sync: float = 0.0
     stall: float = 0.0
@@ -63,8 +64,11 @@ class Outcome:
 
     def line(self) -> str:
         verdict = "ok" if not self.violations else "VIOLATED: " + ", ".join(sorted({v.kind for v in self.violations}))
-        numbers = [f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)]
-        cells = [str(self.number), self.fault, self.victim, *numbers, str(self.acked), verdict]
+        no_ack, slowest, *others = (
+            f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)
+        )
+        cells = [str(self.number), self.fault, self.victim, no_ack, f"{slowest} {self.slowest_is}", *others]
+        cells += [str(self.acked), verdict]
         return "  ".join(cell.ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
 
 
@@ -136,6 +140,8 @@ class Run:
             self._round(fault, scene, outcome)
         except (TimeoutError, RuntimeError, AssertionError) as error:
             outcome.violations.append(Violation("stuck", f"{type(error).__name__}: {error}"))
+            outcome.violations += [Violation("client", f"{text} has ended") for text in self.load.dead()]
+            outcome.violations += self._what_is_there()
         outcome.victim = scene.victim
         outcome.stall = max(outcome.stall, self._pulse.worst())
         outcome.acked = self.history.acks
@@ -156,14 +162,14 @@ class Run:
         time.sleep(2)
         now = time.monotonic()
         outcome.no_ack, partition = self.history.longest_wait(scene.since, now)
-        outcome.slowest, whose, where = self.history.longest_wait_of_one(scene.since, now)
+        outcome.slowest, outcome.slowest_is, where = self.history.longest_wait_of_one(scene.since, now)
         outcome.no_read = self.history.longest_read_wait(scene.since, now)
         outcome.stall = self._pulse.worst()
         if outcome.no_ack - outcome.stall > AVAILABLE_AGAIN_S:
             text = f"partition {partition} had no acknowledgement for {outcome.no_ack:.1f} s"
             outcome.violations.append(Violation("unavailable", text))
         if outcome.slowest - outcome.stall > CLIENT_BACK_S:
-            text = f"{whose} had no acknowledgement in partition {where} for {outcome.slowest:.1f} s"
+            text = f"{outcome.slowest_is} had no acknowledgement in partition {where} for {outcome.slowest:.1f} s"
             outcome.violations.append(Violation("client", text))
         outcome.violations += self.check()
 
@@ -171,8 +177,7 @@ class Run:
         for number in sorted(set(BROKERS) - set(self.cluster.alive())):
             code = self.cluster.brokers[number].process.returncode
             outcome.violations.append(Violation("died", f"broker {number} has ended with {code}"))
-        outcome.violations += [Violation("client", f"{text} has ended") for text in self.load.dead()]
-        if outcome.violations:
+        if outcome.violations or self.load.dead():
             raise RuntimeError("not everybody is alive")
 
     # --- checks
@@ -191,6 +196,15 @@ class Run:
                 for partition, record, error in self.history.failed[:MANY]
             ]
         return found
+
+    def _what_is_there(self) -> list[Violation]:
+        """After a failure, when nothing can be waited for: what the leaders' files tell by themselves."""
+        self.load.hold()
+        try:
+            self._compare(TOPIC)
+        except Exception as error:
+            return [Violation("stuck", f"the files cannot be looked at: {error!r}")]
+        return check(self.history, {partition: log[2] for partition, log in self._logs.items()})
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

@@ -162,6 +162,8 @@ def test_a_member_that_begins_below_a_commit_was_rewound() -> None:
 
 def test_many_of_one_kind_are_told_in_few_lines() -> None:
     history, _ = sound(1000)
+    for offset in range(1000):
+        history.read("other", 0, offset, encode("c", 0, offset))
     assert len(check(history, {0: []})) < 20
 
 
