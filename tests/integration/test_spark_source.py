@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kavka import Admin, NewTopic, Producer
+from kavka import Admin, NewTopic, Producer, TopicPartition
+from tests.support.processes import wait_until
 from tests.support.spark import start as start_query
 from tests.support.targets import Target
 
@@ -81,3 +83,178 @@ def test_a_stream_brings_every_record_with_all_its_columns(
     fill(topic, [15])
     query.processAllAvailable()
     assert sorted(int(row.value) for row in query.rows()) == list(range(16))
+
+
+def test_a_batch_reads_between_offsets_in_as_many_tasks_as_wanted(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 2)])
+    fill(topic, range(100), timestamp=1000)
+    fill(topic, range(100, 200), timestamp=2000)
+    fill(topic, range(1000, 1010), partition=1, timestamp=2500)
+    whole = batch(spark, target, subscribe=topic, minPartitions="4")
+    assert whole.rdd.getNumPartitions() == 4
+    assert sorted(int(row.value) for row in whole.collect()) == [*range(200), *range(1000, 1010)]
+    some = batch(
+        spark,
+        target,
+        assign=f'{{"{topic}":[0]}}',
+        startingOffsets=f'{{"{topic}":{{"0":10}}}}',
+        endingOffsets=f'{{"{topic}":{{"0":30}}}}',
+        maxRecordsPerPartition="5",
+    )
+    assert some.rdd.getNumPartitions() == 4
+    assert sorted(int(row.value) for row in some.collect()) == list(range(10, 30))
+    late = batch(
+        spark,
+        target,
+        subscribe=topic,
+        startingOffsetsByTimestamp=f'{{"{topic}":{{"0":1500,"1":0}}}}',
+        endingTimestamp="2400",
+    )
+    assert sorted(int(row.value) for row in late.collect()) == list(range(100, 200))
+
+
+def test_a_stream_goes_on_after_its_checkpoint_in_batches_of_the_size_wanted(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(topic, 2)])
+    fill(topic, range(90))
+    fill(topic, range(90, 100), partition=1)
+    source = stream(
+        spark,
+        target,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="40",
+        groupIdCommit=f"g-{topic}",
+    )
+    seen: list[tuple[int, list[int]]] = []
+
+    def keep(frame: Any, batch_id: int) -> None:
+        seen.append((batch_id, sorted(int(row.value) for row in frame.collect())))
+
+    def run() -> None:
+        writer = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "cp"))
+        start_query(writer.trigger(availableNow=True)).awaitTermination(120)
+
+    run()
+    assert [len(values) for _, values in seen] == [40, 40, 20]
+    assert seen[0][1] == [*range(36), *range(90, 94)]
+    assert sorted(value for _, values in seen for value in values) == list(range(100))
+    committed = admin.list_consumer_group_offsets(f"g-{topic}")
+    assert {tp.partition: found.offset for tp, found in committed.items() if found} == {0: 90, 1: 10}
+    fill(topic, [100])
+    run()
+    assert seen[3:] == [(3, [100])]
+
+
+def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_beginning(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
+) -> None:
+    admin.create_topics([NewTopic(f"{topic}-a", 1)])
+    fill(f"{topic}-a", [1])
+    query = table(stream(spark, target, subscribePattern=f"{topic}-.*", startingOffsets="earliest"))
+    query.processAllAvailable()
+    admin.create_topics([NewTopic(f"{topic}-b", 1)])
+    fill(f"{topic}-b", [2])
+    admin.create_partitions({f"{topic}-a": 2})
+    fill(f"{topic}-a", [3], partition=1)
+    query.processAllAvailable()
+    assert sorted(int(row.value) for row in query.rows()) == [1, 2, 3]
+
+
+def test_what_is_gone_is_told_exactly_or_left_out(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(topic, range(20))
+    admin.delete_records({TopicPartition(topic, 0): 8})
+    wanted = {"subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":3}}}}'}
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 3 to 7 are gone, its first is 8 now") as caught:
+        batch(spark, target, **wanted).collect()
+    assert "Traceback" not in str(caught.value)
+    rest = batch(spark, target, **wanted, failOnDataLoss="false").collect()
+    assert sorted(int(row.value) for row in rest) == list(range(8, 20))
+    beyond = {"subscribe": topic, "endingOffsets": f'{{"{topic}":{{"0":25}}}}', "kafkaConsumer.pollTimeoutMs": "2000"}
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 20 to 24 are gone, it ends at 20 now"):
+        batch(spark, target, **beyond).collect()
+    query = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
+    query.processAllAvailable()
+    admin.delete_topics([topic])
+    with pytest.raises(Exception, match=f"there is no topic {topic} in the cluster"):
+        query.processAllAvailable()
+
+
+def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wanted(
+    spark: Any, target: Target, admin: Admin, table: Any, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for number, commit in ((1, True), (2, False), (3, True)):
+            producer.begin_transaction()
+            producer.send(topic, str(number)).get(10)
+            producer.commit_transaction() if commit else producer.abort_transaction()
+        committed = table(
+            stream(
+                spark,
+                target,
+                subscribe=topic,
+                startingOffsets="earliest",
+                **{"kafka.isolation.level": "read_committed"},
+            )
+        )
+        everything = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
+        committed.processAllAvailable()
+        everything.processAllAvailable()
+        assert sorted(int(row.value) for row in committed.rows()) == [1, 3]
+        assert sorted(int(row.value) for row in everything.rows()) == [1, 2, 3]
+        producer.begin_transaction()
+        producer.send(topic, "4").get(10)
+        everything.processAllAvailable()
+        committed.processAllAvailable()
+        assert sorted(int(row.value) for row in everything.rows()) == [1, 2, 3, 4]
+        assert sorted(int(row.value) for row in committed.rows()) == [1, 3]
+        producer.commit_transaction()
+        committed.processAllAvailable()
+        assert sorted(int(row.value) for row in committed.rows()) == [1, 3, 4]
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(topic, range(5))
+    patient = table(
+        stream(
+            spark, target, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="1h"
+        )
+    )
+    hurried = table(
+        stream(
+            spark, target, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="1s"
+        )
+    )
+    wait_until(lambda: len(hurried.rows()) == 5, timeout=60, what="a batch after a second")
+    assert patient.rows() == []
+    fill(topic, range(5))
+    wait_until(lambda: len(patient.rows()) == 10, timeout=60, what="a batch of ten records")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "no-such-topic"}, "there is no topic no-such-topic in the cluster"),
+        (
+            {"subscribe": "x", "includeHeader": "true"},
+            "includeheader is not an option of kavka; the nearest is includeHeaders",
+        ),
+        ({"subscribe": "x", "kafka.security.protocol": "SASL_SSL"}, "security.protocol"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(spark: Any, target: Target, options: dict[str, str], said: str) -> None:
+    with pytest.raises(Exception) as caught:
+        batch(spark, target, **options, **{"fetchOffset.numRetries": "0"}).collect()
+    assert said in str(caught.value)
+    assert "Traceback" not in str(caught.value)

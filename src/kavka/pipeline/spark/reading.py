@@ -65,12 +65,12 @@ def _read(consumer: Consumer, options: SourceOptions, wanted: Range) -> Iterator
             position = _after_loss(consumer, options, wanted, position)
         except KafkaTimeout:
             waited += patience
-            if waited >= options.poll_timeout:
+            position = _after_loss(consumer, options, wanted, position)
+            if waited >= options.poll_timeout and position < wanted.end:
                 raise PipelineError(
                     f"nothing came from {wanted.tp} at offset {position} within {options.poll_timeout:g} s "
                     "(kafkaConsumer.pollTimeoutMs)"
                 ) from None
-            position = _after_loss(consumer, options, wanted, position)
 
 
 def _after_loss(consumer: Consumer, options: SourceOptions, wanted: Range, position: int) -> int:

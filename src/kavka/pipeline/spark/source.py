@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from kavka.pipeline.spark.rows import Layout
 
 log = logging.getLogger(__name__)
+
+_COMMIT_TIMEOUT = 5.0
 
 _FIELDS = [
     StructField("key", BinaryType()),
@@ -161,11 +164,13 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster: SourceCluster | None = None
-        self._target: dict[TopicPartition, int] | None = None
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+        self._committed: Offsets | None = None
         self._last_batch = time.monotonic()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_cluster": None, "_target": None, "_last_batch": 0.0}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KavkaStreamReader, (self._options,)
 
     @property
     def cluster(self) -> SourceCluster:
@@ -193,10 +198,17 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_clear_line():
             begin = from_checkpoint(start)
+            # Spark asks only when everything before `start` is done, and as often as it triggers. Its `commit` comes
+            # later: when there is a next batch.
+            self._tell_group(begin)
             return to_checkpoint(self._end_after(begin, limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None
+        return None if self._latest is None else to_checkpoint(self._latest)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with one_clear_line():
+            self._tell_group(from_checkpoint(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with one_clear_line():
@@ -225,10 +237,10 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_after(self, begin: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next batch ends; `begin` itself if there is to be none yet."""
         options = self._options
+        partitions = self.cluster.partitions(missing_is_empty=not options.fail_on_data_loss)
+        latest = self._latest = self.cluster.latest(partitions)
         if self._target is not None:
-            latest = dict(self._target)
-        else:
-            latest = self.cluster.latest(self.cluster.partitions(missing_is_empty=not options.fail_on_data_loss))
+            latest = {tp: self._target[tp] for tp in partitions if tp in self._target}
         gone = sorted(set(begin) - set(latest))
         if gone:
             self._lost(f"partitions are gone: {', '.join(map(str, gone))}")
@@ -258,6 +270,18 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset > 0:
                 self._lost(f"{tp} is new and begins at offset {offset}: offsets 0 to {offset - 1} are gone")
         return {**begin, **first}
+
+    def _tell_group(self, offsets: Offsets) -> None:
+        """Commit what is done to the group that the user wants to see it in. It is for others to look at: that it fails
+        is no reason to stop."""
+        group = self._options.group_to_commit
+        if group is None or offsets == self._committed or not offsets:
+            return
+        try:
+            self.cluster.admin.alter_consumer_group_offsets(group, offsets, timeout=_COMMIT_TIMEOUT)
+            self._committed = offsets
+        except KafkaError as error:
+            log.warning("The offsets were not committed to the group %s: %s", group, error)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -1,0 +1,108 @@
+"""A transaction that one producer writes and somebody else ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kavka import Admin, Consumer, ErrorCode, KafkaError, Producer, TopicPartition
+from kavka.client.errors import IllegalState
+from kavka.client.types import PreparedTransaction
+from tests.support.targets import Target
+
+
+@pytest.fixture
+def admin(target: Target, topic: str) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        admin.create_topics([topic])
+        yield admin
+
+
+def producer_of(target: Target, transactional_id: str) -> Producer:
+    producer = Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=transactional_id)
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def prepared(target: Target, topic: str, value: str, transactional_id: str | None = None) -> PreparedTransaction:
+    with producer_of(target, transactional_id or f"id-{topic}") as producer:
+        producer.send(topic, value, partition=0)
+        found = producer.prepare_transaction()
+    assert found is not None
+    return found
+
+
+def committed(target: Target, topic: str, *, is_open: bool = False) -> list[bytes]:
+    """What readers of committed records are given: all there is, once the markers of what was ended are written, or up
+    to the transaction that is open."""
+    tp = TopicPartition(topic, 0)
+    with (
+        Consumer(bootstrap_servers=target.bootstrap_servers, isolation_level="read_committed") as consumer,
+        Consumer(bootstrap_servers=target.bootstrap_servers) as other,
+    ):
+        consumer.assign([tp])
+        consumer.seek_to_beginning([tp])
+        (end,) = (consumer if is_open else other).end_offsets([tp]).values()
+        found = []
+        while consumer.position(tp) < end:
+            found += [record.value for record in consumer.poll(0.1)]
+        return found
+
+
+def test_another_client_commits_what_a_producer_that_is_gone_has_prepared(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    transaction = prepared(target, topic, "a")
+    assert committed(target, topic, is_open=True) == []
+    admin.end_transactions([transaction])
+    assert committed(target, topic) == [b"a"]
+    admin.end_transactions([transaction])
+    assert committed(target, topic) == [b"a"]
+    with pytest.raises(KafkaError) as caught:
+        admin.end_transactions([transaction], commit=False)
+    assert caught.value.code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_many_are_ended_at_once_and_those_that_cannot_be_are_told(target: Target, admin: Admin, topic: str) -> None:
+    transactions = [prepared(target, topic, str(number), f"{topic}-{number}") for number in range(3)]
+    admin.fence_producers([f"{topic}-1"])
+    with pytest.raises(KafkaError) as caught:
+        admin.end_transactions(transactions)
+    assert list(caught.value.errors) == [f"{topic}-1"]  # type: ignore[attr-defined]
+    assert committed(target, topic) == [b"0", b"2"]
+
+
+def test_aborted_by_another_client_it_never_was(target: Target, admin: Admin, topic: str) -> None:
+    transaction = prepared(target, topic, "a")
+    admin.end_transactions([transaction], commit=False)
+    admin.end_transactions([prepared(target, topic, "b")])
+    assert committed(target, topic) == [b"b"]
+
+
+def test_the_next_producer_of_the_id_aborts_it_and_it_cannot_be_committed_any_more(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    first = prepared(target, topic, "a")
+    second = prepared(target, topic, "b")
+    with pytest.raises(KafkaError) as caught:
+        admin.end_transactions([first])
+    assert caught.value.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+    admin.end_transactions([second])
+    assert committed(target, topic) == [b"b"]
+
+
+def test_the_producer_can_end_it_itself_and_sends_nothing_before(target: Target, admin: Admin, topic: str) -> None:
+    with producer_of(target, f"id-{topic}") as producer:
+        producer.send(topic, "a", partition=0)
+        assert producer.prepare_transaction() is not None
+        with pytest.raises(IllegalState, match="prepared"):
+            producer.send(topic, "b", partition=0)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        assert producer.prepare_transaction() is None
+        producer.abort_transaction()
+    assert committed(target, topic) == [b"a"]
+    with pytest.raises(ValueError, match="one transaction at a time"):
+        admin.end_transactions([PreparedTransaction("x", 1, 1), PreparedTransaction("x", 1, 2)])
