@@ -405,6 +405,28 @@ def test_connections_that_break_all_the_time_lose_no_write_and_double_none(zooke
     with_store(hosts, body)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_connection_that_breaks_kazoos_thread_is_made_anew(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(store: ZooKeeperStore) -> None:
+        happenings = Happenings(store)
+        first = store.session_id
+        connection = store._client._connection
+        real = connection._read_socket
+
+        def garbage(timeout: float) -> Any:
+            monkeypatch.setattr(connection, "_read_socket", real)
+            raise RuntimeError("an answer that nobody understands")
+
+        monkeypatch.setattr(connection, "_read_socket", garbage)
+        with pytest.raises(StoreUnavailable):
+            await store.exists("/")
+        await until(lambda: happenings.seen == ["lost", "new"], "a new session follows")
+        assert store.session_id != first
+        assert await store.exists("/") is not None
+
+    with_store(hosts, body)
+
+
 def test_close_while_the_server_is_away_ends_soon_and_fails_what_waits(zookeeper: ZooKeeper, hosts: str) -> None:
     async def run() -> None:
         with Proxy(zookeeper.address) as proxy:

@@ -7,7 +7,8 @@ the loop, and sees answers, watches and changes of the connection in the order i
 Operations leave in the order in which they were asked for, at most `max_in_flight` at a time. When the connection
 breaks they wait, whether they were sent or not, and after the reconnect go again in the same order. A write that had
 been sent may have been made: that is looked up first (see `zookeeper_recovery`), so that nothing is done twice and
-nobody is told that his own write is in his way. Only a sequential node may be made twice.
+nobody is told that his own write is in his way. Only a sequential node may be made twice, and where nobody can tell any
+more (a later write of the same session has changed the same node) the answer is `StoreUnavailable`.
 
 When the session is gone (the server says so, after a reconnect), everything that was asked for in it fails with
 `StoreUnavailable`, and whether a write that was under way has been made is unknown. What is asked for from then on
@@ -58,6 +59,7 @@ from kavka.metadata.store import (
     check_path,
 )
 from kavka.metadata.watches import Watches
+from kavka.metadata.zookeeper_recovery import Verdict
 
 log = logging.getLogger(__name__)
 # kazoo tells of every try to connect; what matters is told here.
@@ -338,6 +340,8 @@ class ZooKeeperStore(MetadataStore):
     def _translate(self, operation: _Operation, value: Any, error: BaseException) -> StoreError:
         if isinstance(error, _SESSION_ENDED):
             return StoreUnavailable(operation.path, "the session ended; what was under way may have been done or not")
+        if isinstance(error, kazoo_errors.ConnectionLoss):
+            return StoreUnavailable(operation.path, "the connection was lost, and it may have been done or not")
         path = operation.path
         if operation.ops and isinstance(value, list):
             failed = next((index for index, result in enumerate(value) if result is error), 0)
@@ -445,39 +449,28 @@ class ZooKeeperStore(MetadataStore):
 
     async def _recover(self, unknown: list[_Operation]) -> None:
         """Answers the writes that were made, and lets the others go again. Ends early when the connection does."""
-        made = await self._find_made(unknown)
-        if made is None:
-            return
-        last, found = made
-        for operation in unknown[: last + 1]:
-            results = zookeeper_recovery.results_of(operation.ops, found)
-            prefixed = [self._chroot + each if isinstance(each, str) else each for each in results]
-            self._resolve(operation, prefixed, None)
-        for operation in unknown[last + 1 :]:
-            operation.sent_after = None
+        found: dict[str, tuple[bytes | None, Stat] | None] = {}
+        for path in dict.fromkeys(path for each in unknown for path in zookeeper_recovery.paths_to_read(each.ops)):
+            read = _Operation(path, wire.GetData(self._full(path), None), self._loop.create_future(), once=True)
+            if not self._send(read):
+                return
+            try:
+                data, stat = await read.answer
+                found[path] = data, _stat(stat)
+            except StoreError:
+                found[path] = None
+        writes = [zookeeper_recovery.Write(each.ops, each.sent_after or 0) for each in unknown]
+        verdicts = zookeeper_recovery.judge(writes, found, self._session_id)
+        for operation, verdict in zip(unknown, verdicts, strict=True):
+            if verdict is Verdict.MADE:
+                results = zookeeper_recovery.results_of(operation.ops, found)
+                self._resolve(operation, [self._chroot + r if isinstance(r, str) else r for r in results], None)
+            elif verdict is Verdict.UNKNOWN:
+                self._resolve(operation, None, kazoo_errors.ConnectionLoss())
+            else:
+                operation.sent_after = None
         self._recovery = None
         self._send_waiting()
-
-    async def _find_made(self, unknown: list[_Operation]) -> tuple[int, zookeeper_recovery.Found] | None:
-        """The last that was made (-1: none), and what its nodes and those of all before it are now."""
-        found: dict[str, tuple[bytes | None, Stat] | None] = {}
-        last = -1
-        for index, operation in enumerate(unknown):
-            for path in zookeeper_recovery.paths_to_read(operation.ops):
-                if path not in found:
-                    read = _Operation(path, wire.GetData(self._full(path), None), self._loop.create_future(), once=True)
-                    if not self._send(read):
-                        return None
-                    try:
-                        data, stat = await read.answer
-                    except StoreError:
-                        found[path] = None
-                    else:
-                        found[path] = data, _stat(stat)
-            assert operation.sent_after is not None
-            if zookeeper_recovery.results_if_made(operation.ops, found, operation.sent_after, self._session_id):
-                last = index
-        return last, found
 
     # ---- the end
 
