@@ -1,0 +1,192 @@
+"""The tools as people and scripts run them: processes, pipes, terminals, Ctrl-C, and nobody there to answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kavka import Admin, NewTopic
+from kavka.testing import Broker
+from tests.support.processes import free_port
+from tests.support.tools import ours
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "xterm"}
+ENVIRONMENT["PYTHONPATH"] = str(ROOT / "src")
+
+
+def script(name: str, *args: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "bin" / name, *args], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+        **more,  # type: ignore[call-overload]
+    )  # fmt: skip
+
+
+def at_a_terminal(*argv: str, **environment: str) -> str:
+    """What a person sees."""
+    pid, descriptor = pty.fork()
+    if pid == 0:
+        os.execvpe(argv[0], list(argv), {**ENVIRONMENT, **environment})
+    pieces = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([descriptor], [], [], 1.0)
+        if not ready:
+            continue
+        try:
+            piece = os.read(descriptor, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(descriptor)
+    os.waitpid(pid, 0)
+    return b"".join(pieces).decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def topic(kavka_broker: Broker, topic: str) -> str:
+    with Admin(bootstrap_servers=kavka_broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, 2, configs={"retention.ms": "1000"})])
+    return topic
+
+
+def test_a_script_is_found_by_both_of_its_names_and_from_anywhere(
+    kavka_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    for name in ("kafka-topics.sh", "kafka-topics"):
+        listed = script(name, "--list", "--bootstrap-server", kavka_broker.bootstrap_servers, cwd=tmp_path)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert topic in listed.stdout.split()
+    link = tmp_path / "kafka-topics.sh"
+    link.symlink_to(ROOT / "bin" / "kafka-topics.sh")
+    through = subprocess.run(
+        [link, "--list", "--bootstrap-server", kavka_broker.bootstrap_servers],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert topic in through.stdout.split()
+
+
+def test_tables_and_colours_are_for_terminals_only(kavka_broker: Broker, topic: str) -> None:
+    command = ("--describe", "--topic", topic, "--bootstrap-server", kavka_broker.bootstrap_servers)
+    plain = script("kafka-topics.sh", *command).stdout
+    assert plain.startswith(f"Topic: {topic}\tTopicId: ")
+    assert "\x1b" not in plain
+    seen = at_a_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command)
+    assert "\x1b[1m" in seen
+    assert "PARTITION  LEADER  REPLICAS  ISR" in seen
+    assert "retention.ms=1000" in seen
+    without = at_a_terminal(str(ROOT / "bin" / "kafka-topics.sh"), *command, NO_COLOR="1")
+    assert "\x1b" not in without
+    assert "PARTITION  LEADER  REPLICAS  ISR" in without
+
+
+def test_every_list_is_there_as_json(kavka_broker: Broker, topic: str) -> None:
+    servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
+    for tool, *args in (
+        ("topics", "--list"),
+        ("topics", "--describe"),
+        ("configs", "--describe", "--entity-type", "topics"),
+        ("consumer-groups", "--list"),
+        ("consumer-groups", "--describe", "--all-groups"),
+        ("log-dirs", "--describe"),
+        ("transactions", "list"),
+        ("transactions", "describe-producers", "--topic", topic, "--partition", "0"),
+        ("features", "describe"),
+        ("broker-api-versions",),
+    ):
+        shown = ours(tool, *servers, *args, "--json")
+        assert shown.code == 0, shown.err
+        assert isinstance(json.loads(shown.out), list | dict)
+    assert json.loads(ours("topics", *servers, "--describe", "--topic", topic, "--json").out)[0]["configs"] == {
+        "retention.ms": "1000"
+    }
+
+
+def test_nobody_there_is_one_line_after_the_timeout() -> None:
+    where = f"localhost:{free_port()}"
+    began = time.monotonic()
+    failed = script("kafka-topics.sh", "--list", "--bootstrap-server", where, "--timeout", "1000")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert failed.stderr == f"Error while executing topic command : no broker answered at {where} within 1 s\n"
+    assert time.monotonic() - began < 30
+
+
+def test_whoever_waits_for_a_broker_is_told_so_and_ctrl_c_ends_it_quietly() -> None:
+    where = f"localhost:{free_port()}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kavka.cli.main", "topics", "--list", "--bootstrap-server", where],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline() == (
+        f"kavka topics: no broker answers at {where} yet; waiting up to 60 s (--timeout)\n"
+    )
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(kavka_broker: Broker, topic: str) -> None:
+    command = f"'{ROOT}/bin/kafka-topics.sh' --list --bootstrap-server {kavka_broker.bootstrap_servers} | true"
+    shown = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["topics", "--lst"], "lst is not a recognized option; did you mean --list?"),
+        (["topics", "--list"], 'Missing required argument "[bootstrap-server]"'),
+        (["topics", "--list", "--bootstrap-server", "nonsense"], "'nonsense' is not allowed, it must be host:port"),
+        (["topics", "--list", "--bootstrap-server", "x:1", "--command-config", "/nothing"], "/nothing: No such file"),
+        (["configs", "--describe", "--entity-type", "nonsense"], "one of topics, brokers"),
+        (["consumer-groups", "--list", "--timeout", "soon"], "Cannot parse argument 'soon' of option timeout"),
+    ],
+)
+def test_what_is_wrong_is_one_line_on_standard_error(argv: list[str], words: str) -> None:
+    failed = ours(*argv)
+    assert (failed.code, failed.out) == (1, "")
+    assert words in failed.err
+    assert failed.err.count("\n") == 1
+
+
+def test_settings_of_the_client_are_read_from_a_file(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=a-name\nrequest.timeout.ms=5000\n")
+    servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
+    assert topic in ours("topics", "--list", *servers, "--command-config", str(file)).out
+    file.write_text("request.timeout.ms=soon\n")
+    failed = ours("topics", "--list", *servers, "--command-config", str(file))
+    assert failed.code == 1
+    assert "request.timeout.ms" in failed.err
+
+
+def test_listing_topics_loads_nothing_that_it_does_not_need(kavka_broker: Broker) -> None:
+    """What a start costs is what it imports: no consumer, no producer, no compression, no broker."""
+    code = (
+        "import sys; from kavka.cli.main import main\n"
+        f"main(['topics', '--list', '--bootstrap-server', '{kavka_broker.bootstrap_servers}'])\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "kavka.client.admin" in loaded
+    for name in ("kavka.client.producer.core", "kavka.client.consumer.core", "kavka.records", "kavka.broker", "kazoo",
+                 "cramjam", "argparse", "kavka.cli.configs", "kavka.storage"):  # fmt: skip
+        assert name not in loaded, name

@@ -1,0 +1,118 @@
+"""What command lines say in words of their own: times, durations, patterns, settings, assignments, CSV."""
+
+from __future__ import annotations
+
+import pytest
+
+from kavka.cli import configs, consumer_groups_reset, topics
+from kavka.cli.consumer_groups_describe import assignment_text
+from kavka.cli.log_dirs import size_text
+from kavka.cli.names import TopicFilter, uuid_of, uuid_text
+from kavka.cli.options import UsageError
+from kavka.cli.tool import ToolError
+from kavka.common.types import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("P1D", 86_400_000),
+        ("PT1H30M", 5_400_000),
+        ("P1DT1S", 86_401_000),
+        ("PT0.5S", 500),
+        ("pt2m", 120_000),
+        ("-PT1S", -1000),
+        ("PT-1S", -1000),
+    ],
+)
+def test_durations(text, milliseconds):
+    assert consumer_groups_reset.duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1M", "PT1H1D", "P1.5D"])
+def test_what_is_no_duration(text):
+    with pytest.raises(UsageError, match="PnDTnHnMnS"):
+        consumer_groups_reset.duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1970-01-01T00:00:01.500", 1500),
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:00.000+01:00", 0),
+        ("1970-01-01T00:00:00Z", 0),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text, milliseconds):
+    assert consumer_groups_reset.milliseconds_of(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "2020-13-01T00:00:00", "yesterday"])
+def test_what_is_no_time(text):
+    with pytest.raises(UsageError):
+        consumer_groups_reset.milliseconds_of(text)
+
+
+def test_settings_with_commas_are_in_brackets():
+    assert configs.parse_pairs("a=1,b=[x,y=z],c=") == {"a": "1", "b": "x,y=z", "c": ""}
+    for text in ("a", "a=1,b", "=1", ""):
+        with pytest.raises(ToolError, match="key=val"):
+            configs.parse_pairs(text)
+
+
+def test_topics_by_pattern():
+    chosen = TopicFilter('"orders-.*, billing"')
+    assert chosen.allows("orders-1") and chosen.allows("billing")
+    assert not chosen.allows("my-orders-1")
+    assert not TopicFilter(".*").allows("__consumer_offsets", exclude_internal=True)
+    with pytest.raises(ToolError, match="invalid regex"):
+        TopicFilter("(")
+
+
+def test_ids_are_written_as_kafka_does():
+    text = "Jt5Xk4KoROOi1NJMqKNv_g"
+    assert uuid_text(uuid_of(text)) == text
+    with pytest.raises(ToolError, match="not a topic id"):
+        uuid_of("nonsense")
+
+
+def test_replicas_of_a_new_topic():
+    assert topics.parse_assignment("0:1,1:2") == {0: [0, 1], 1: [1, 2]}
+    for text, words in (("0:0", "duplicate entries: 0"), ("0:1,1", "different replication factor"), ("a", "'a'")):
+        with pytest.raises(ToolError, match=words):
+            topics.parse_assignment(text)
+
+
+def test_assignments_are_short():
+    partitions = {TopicPartition("b", 0), TopicPartition("a", 1), TopicPartition("a", 0)}
+    assert assignment_text(partitions) == "a:0,1;b:0"
+    assert assignment_text(None) == "-"
+
+
+def test_sizes_for_people():
+    assert [size_text(size) for size in (0, 1023, 1024, 5 << 20)] == ["0 B", "1023 B", "1.0 KiB", "5.0 MiB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "words"),
+    [
+        ("t,0\n", ["g"], "line 1: topic,partition,offset is expected"),
+        ("t,0,x\n", ["g"], "numbers in the last two"),
+        ("g,t,0,1\nt,0,1\n", ["g", "h"], "line 2: group,topic,partition,offset is expected"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_said_with_its_line(tmp_path, text, groups, words):
+    path = tmp_path / "offsets.csv"
+    path.write_text(text)
+    with pytest.raises(ToolError, match=words):
+        consumer_groups_reset._read_plan(str(path), groups)
+
+
+def test_offsets_of_several_groups_in_one_file(tmp_path):
+    path = tmp_path / "offsets.csv"
+    path.write_text('g,t,0,5\nh,"t,u",1,6\n\n')
+    assert consumer_groups_reset._read_plan(str(path), ["g", "h"]) == {
+        "g": {TopicPartition("t", 0): 5},
+        "h": {TopicPartition("t,u", 1): 6},
+    }
