@@ -79,6 +79,5 @@ def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> t
     start = log.delete_records_before(asked.offset)
     for waiting in list(partition.fetch_waiters):
         waiting.check()
-    for fetch in list(partition.follower_waiters):
-        fetch.abandon()  # so that it hears of it now
+    partition.abandon_follower_fetches()  # so that they hear of it now
     return partition, start

@@ -81,15 +81,17 @@ def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchRe
 def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     broker = ctx.broker
     by_id = ctx.version >= 13
+    replica_id = request.replica_state.replica_id if ctx.version >= 15 else request.replica_id
     try:
-        context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name)
+        context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name, replica_id)
     except KafkaError as error:
         return FetchResponse(error_code=int(error.code))
-    fetch = _Fetch(ctx, request, context)
+    fetch = _Fetch(ctx, request, context, replica_id)
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.enough(results):
+        wait_ms, session = request.max_wait_ms, context.follower
         waiter = FetchWaiter(
-            fetch.waiting_on(), fetch.ready, fetch.answer_again, request.max_wait_ms, fetch.of_follower
+            fetch.waiting_on(), fetch.ready, fetch.answer_again, wait_ms, session, fetch.of_follower
         )
         if fetch.of_follower:
             # What a follower has may commit something, and who waited for that may have appended since the read.
@@ -120,17 +122,13 @@ class _Fetch:
         "of_follower",
     )
 
-    def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext) -> None:
+    def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext, replica_id: int) -> None:
         self._ctx = ctx
         self._context = context
         self._by_id = ctx.version >= 13
-        if ctx.version >= 15:
-            self._replica_id = request.replica_state.replica_id
-            self._replica_epoch = request.replica_state.replica_epoch
-        else:
-            self._replica_id = request.replica_id
-            self._replica_epoch = -1
-        self.of_follower = self._replica_id >= 0
+        self._replica_id = replica_id
+        self._replica_epoch = request.replica_state.replica_epoch if ctx.version >= 15 else -1
+        self.of_follower = replica_id >= 0
         self._noted = False
         self._rack = ""
         if request.rack_id and not self.of_follower and ctx.broker.replica_manager.shared.settings.rack_aware:
@@ -183,6 +181,9 @@ class _Fetch:
         log = partition.log
         assert log is not None
         follower = partition.follower(self._replica_id) if self.of_follower else None
+        session = self._context.follower
+        if session is not None:
+            session.track(asked, partition)
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.start_offset
@@ -200,6 +201,11 @@ class _Fetch:
                     follower, asked.fetch_offset, asked.log_start_offset, self._now, self._replica_epoch
                 )
                 data.high_watermark = log.high_watermark
+                if session is not None:
+                    if self._replica_id in partition.isr:
+                        session.outside.pop(asked, None)
+                    else:
+                        session.outside[asked] = None
             if partition.holds_back(follower, self._now):
                 return 0
         elif self._rack and (near := partition.preferred_replica(self._rack, asked.fetch_offset, self._rack_of)) >= 0:
@@ -213,6 +219,8 @@ class _Fetch:
         else:
             data.aborted_transactions = None
         if found is None:
+            if session is not None and asked.fetch_offset >= log.written_end:
+                session.is_level(asked)
             return 0
         if not found.first_batch_complete and self._ctx.version >= 3:
             # The bytes allowed are used up. Clients of these versions take a part of a batch for a broken log.
@@ -282,12 +290,16 @@ class _Fetch:
             if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
                 return True
             total += size
-        if not results or total >= self._min_bytes or self._cold_headers:
+        nothing_asked = not results and self._context.follower is None
+        if nothing_asked or total >= self._min_bytes or self._cold_headers:
             return True
         # What was found may be little only because the segment ends there.
         return total > 0 and self.ready()
 
     def waiting_on(self) -> list[Partition]:
+        """Where to wait for data; a follower's session is told of it by itself."""
+        if self._context.follower is not None:
+            return []
         partitions = self._ctx.broker.replica_manager.partitions
         found = (partitions.get((asked.topic, asked.index)) for asked in self._context.partitions)
         return [partition for partition in found if partition is not None]
@@ -296,7 +308,8 @@ class _Fetch:
         """Whether reading again would give enough, or an error."""
         partitions = self._ctx.broker.replica_manager.partitions
         left = self._min_bytes
-        for asked in self._context.partitions:
+        follower_session = self._context.follower
+        for asked in self._context.partitions if follower_session is None else list(follower_session.dirty):
             partition = partitions.get((asked.topic, asked.index))
             if partition is None or partition.log is None:
                 return True

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH
+from kavka.replication.follower_session import FollowerSession
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -80,25 +81,45 @@ Key = tuple[str | UUID, int]
 
 
 class FetchSession:
-    __slots__ = ("by_id", "created", "epoch", "id", "last_used", "partitions")
+    __slots__ = ("by_id", "created", "epoch", "follower", "id", "last_used", "partitions")
 
-    def __init__(self, session_id: int, by_id: bool, now: float) -> None:
+    def __init__(self, session_id: int, by_id: bool, now: float, replica_id: int) -> None:
         self.id = session_id
         self.by_id = by_id
         self.epoch = 1
         self.created = self.last_used = now
         self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
+        # Where a replica asks: which of the partitions have to be looked at.
+        self.follower = FollowerSession(replica_id, now) if replica_id >= 0 else None
+
+    def end(self) -> None:
+        if self.follower is not None:
+            self.follower.close()
 
 
 class FetchContext:
     """How one fetch request is to be answered: which partitions to read, and which of them to tell about."""
 
-    __slots__ = ("incremental", "partitions", "session")
+    __slots__ = ("_partitions", "follower", "incremental", "session")
 
-    def __init__(self, session: FetchSession | None, incremental: bool, partitions: Iterable[FetchPartition]) -> None:
+    def __init__(
+        self,
+        session: FetchSession | None,
+        incremental: bool,
+        partitions: Iterable[FetchPartition],
+        follower: FollowerSession | None = None,
+    ) -> None:
         self.session = session
         self.incremental = incremental
-        self.partitions = list(partitions)
+        self.follower = follower
+        self._partitions = list(partitions)
+
+    @property
+    def partitions(self) -> list[FetchPartition]:
+        """Those to read: all, but of a follower's session that goes on only where something may have happened."""
+        if self.follower is None or not self.incremental:
+            return self._partitions
+        return self.follower.to_read()
 
     @property
     def session_id(self) -> int:
@@ -109,6 +130,8 @@ class FetchContext:
         session = self.session
         if session is None:
             return results
+        if self.follower is not None:
+            return self._to_tell_follower(self.follower, results)
         told = []
         for result in results:
             partition, data, size = result
@@ -118,6 +141,21 @@ class FetchContext:
                 key = _key(partition, session.by_id)
                 if key in session.partitions:
                     session.partitions.move_to_end(key)
+        return told
+
+
+    def _to_tell_follower(
+        self, follower: FollowerSession, results: list[tuple[FetchPartition, Any, int]]
+    ) -> list[tuple[FetchPartition, Any, int]]:
+        """Who is told of records, or of trouble, asks anew; until then there is nothing more to tell."""
+        told = []
+        for result in results:
+            asked, data, size = result
+            if asked.must_tell(data, size) or not self.incremental:
+                told.append(result)
+            follower.touched.pop(asked, None)
+            if size > 0 or data.error_code or data.diverging_epoch.epoch >= 0:
+                follower.dirty.pop(asked, None)
         return told
 
 
@@ -137,19 +175,24 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> FetchContext:
+    def open(
+        self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None], replica_id: int = -1
+    ) -> FetchContext:
         """What `request` (a FetchRequest) asks for; raises KafkaError for a wrong session or epoch."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             partitions = list(_asked(request.topics, by_id, resolve))
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(None, False, partitions)
-            session = self._new_session(by_id)
-            if session is not None:
-                for partition in partitions:
-                    session.partitions[_key(partition, by_id)] = partition
-            return FetchContext(session, False, partitions)
+            session = self._new_session(by_id, replica_id)
+            if session is None:
+                return FetchContext(None, False, partitions)
+            for partition in partitions:
+                session.partitions[_key(partition, by_id)] = partition
+            if session.follower is not None:
+                session.follower.begin(partitions, session.last_used)
+            return FetchContext(session, False, partitions, session.follower)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -157,21 +200,37 @@ class FetchSessionCache:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if (session.follower.replica_id if session.follower else -1) != max(replica_id, -1):
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.epoch = 1 if epoch == 0x7FFFFFFF else epoch + 1
         session.last_used = self._monotonic()
         self._sessions.move_to_end(session.id)
-        if request.topics:
-            self._update(session, request.topics, resolve)
+        follower = session.follower
+        changed = self._update(session, request.topics, resolve) if request.topics else []
         for topic in request.forgotten_topics_data:
             name: str | UUID = topic.topic_id if by_id else topic.topic
             for index in topic.partitions:
-                session.partitions.pop((name, index), None)
+                gone = session.partitions.pop((name, index), None)
+                if gone is not None and follower is not None:
+                    follower.forget(gone)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._end(session.id)
             return FetchContext(None, False, ())
+        if follower is not None:
+            follower.begin(changed, session.last_used)
+            return FetchContext(session, True, (), follower)
         return FetchContext(session, True, session.partitions.values())
 
-    def _update(self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]) -> None:
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()
+
+    def _update(
+        self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]
+    ) -> list[FetchPartition]:
+        """Take what a request says of partitions; returns them."""
+        changed = []
         for topic in topics:
             name: str | UUID = topic.topic_id if session.by_id else topic.topic
             for asked in topic.partitions:
@@ -180,9 +239,11 @@ class FetchSessionCache:
                     known.update(asked)
                 else:
                     title = (resolve(topic.topic_id) or "") if session.by_id else topic.topic
-                    session.partitions[(name, asked.partition)] = FetchPartition(title, topic.topic_id, asked)
+                    known = session.partitions[(name, asked.partition)] = FetchPartition(title, topic.topic_id, asked)
+                changed.append(known)
+        return changed
 
-    def _new_session(self, by_id: bool) -> FetchSession | None:
+    def _new_session(self, by_id: bool, replica_id: int) -> FetchSession | None:
         now = self._monotonic()
         if len(self._sessions) >= self._slots:
             if not self._sessions:
@@ -190,12 +251,12 @@ class FetchSessionCache:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < self._min_idle:
                 return None
-            del self._sessions[oldest.id]
+            self._end(oldest.id)
         while True:
             session_id = random.randint(1, 0x7FFFFFFF)
             if session_id not in self._sessions:
                 break
-        session = self._sessions[session_id] = FetchSession(session_id, by_id, now)
+        session = self._sessions[session_id] = FetchSession(session_id, by_id, now, replica_id)
         return session
 
 

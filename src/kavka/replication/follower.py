@@ -52,7 +52,7 @@ def _cut(partition: Partition, log_manager: LogManager, offset: int) -> None:
     elif offset < the_log.end_offset:
         log.info("%s is cut from offset %d to %d", partition.topic_partition, the_log.end_offset, offset)
     log_manager.truncate_to(partition.topic_partition, offset)
-    _abandon_reads(partition)
+    partition.abandon_fetches()
 
 
 def move_into_range(partition: Partition, log_manager: LogManager, leader_start: int, leader_end: int) -> None:
@@ -66,7 +66,7 @@ def move_into_range(partition: Partition, log_manager: LogManager, leader_start:
     elif leader_start > the_log.end_offset:
         log.warning("%s begins anew at %d: the leader has nothing before that", tp, leader_start)
         log_manager.truncate_fully_and_start_at(tp, leader_start)
-        _abandon_reads(partition)
+        partition.abandon_fetches()
 
 
 def append(partition: Partition, log_manager: LogManager, records: Any) -> None:
@@ -98,9 +98,3 @@ def take_marks(partition: Partition, high_watermark: int, start_offset: int) -> 
     if moved and partition.fetch_waiters:
         for fetch in list(partition.fetch_waiters):
             fetch.check()
-
-
-def _abandon_reads(partition: Partition) -> None:
-    """Who waits to read from here asks again: the log is another one."""
-    for fetch in list(partition.fetch_waiters):
-        fetch.abandon()

@@ -64,6 +64,12 @@ class FollowerState:
         if leader_end > self.leader_end_at_fetch:
             self.leader_end_at_fetch = leader_end
 
+    def was_at_end(self, when: float) -> None:
+        """At its fetch of that time, which did not name this partition, it had all there was."""
+        if when > self.fetched_at:
+            self.fetched_at = self.caught_up_at = when
+            self.leader_end_at_fetch = self.end_offset
+
     def is_caught_up(self, leader_end: int, now: float, max_lag: float) -> bool:
         return self.end_offset == leader_end or now - self.caught_up_at <= max_lag
 

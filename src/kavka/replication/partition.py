@@ -27,6 +27,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Counter
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
+from kavka.replication.follower_session import FollowerSession
 from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
 from kavka.replication.read_replica import Candidate, choose
 from kavka.replication.settings import UNLIMITED, ReplicationSettings
@@ -119,6 +120,7 @@ class Partition:
         "controller_epoch",
         "epoch_start",
         "fetch_waiters",
+        "follower_sessions",
         "follower_waiters",
         "followers",
         "isr",
@@ -165,6 +167,8 @@ class Partition:
         # The other replicas, where this broker leads.
         self.followers: dict[int, FollowerState] = {}
         self.epoch_start = 0
+        # Who is told of what happens here: followers by their sessions, and those that wait without one.
+        self.follower_sessions: dict[FollowerSession, Any] = {}
         self.follower_waiters: set[FetchWaiter] = set()
         self.fetch_waiters: set[FetchWaiter] = set()
         self.produce_waiters: set[AppendWaiter] = set()
@@ -199,8 +203,7 @@ class Partition:
                     follower.begin_epoch(now, log.written_end, broker_id in self.isr, is_new_leader)
         self.advance(appended=False)
         if is_new_epoch:
-            for fetch in [*self.fetch_waiters, *self.follower_waiters]:
-                fetch.abandon()  # whoever named the old epoch is fenced
+            self.abandon_fetches()  # whoever named the old epoch is fenced
 
     def make_follower(self, state: LeaderAndIsrPartitionState, log: Log) -> bool:
         """True where it is about another leader, or another epoch, than before."""
@@ -235,6 +238,9 @@ class Partition:
     def _set_isr(self, isr: frozenset[int]) -> None:
         self.isr = self.maximal_isr = isr
         self.pending_isr = None
+        for session, asked in self.follower_sessions.items():
+            if session.replica_id not in isr:
+                session.outside[asked] = None
 
     def go_offline(self) -> None:
         """Its log directory failed: nothing is served until the partition is made anew."""
@@ -244,8 +250,19 @@ class Partition:
     def fail_waiters(self, code: ErrorCode) -> None:
         for produce in list(self.produce_waiters):
             produce.fail(self, code)
-        for fetch in [*self.fetch_waiters, *self.follower_waiters]:
+        self.abandon_fetches()
+
+    def abandon_fetches(self) -> None:
+        """Who waits to read asks again: it is not what it was."""
+        for fetch in list(self.fetch_waiters):
             fetch.abandon()
+        self.abandon_follower_fetches()
+
+    def abandon_follower_fetches(self) -> None:
+        for fetch in list(self.follower_waiters):
+            fetch.abandon()
+        for session, asked in list(self.follower_sessions.items()):
+            session.changed(asked)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """A client that names the leader epoch it knows is fenced when it is behind, asked to wait when ahead."""
@@ -293,12 +310,23 @@ class Partition:
             end = log.flushed_offset if held_by_flush else log.written_end
             if self.followers:
                 end = self._committed_end(end)
+                if appended:
+                    for session, asked in list(self.follower_sessions.items()):
+                        session.appended(asked, self)
                 if appended and self.follower_waiters:
                     for fetch in list(self.follower_waiters):
                         fetch.check()
             if end > log.high_watermark:
-                log.set_high_watermark(end)
+                self._commit(end)
         self._wake()
+
+    def _commit(self, end: int) -> None:
+        """Move the high watermark; followers hear of it with their next answers."""
+        log = self.log
+        assert log is not None
+        log.set_high_watermark(end)
+        for session, asked in self.follower_sessions.items():
+            session.touched[asked] = None
 
     def _wake(self) -> None:
         if self.produce_waiters:
@@ -435,7 +463,7 @@ class Partition:
             held_by_flush = config.flush_before_visible or config.flush_messages == 1
             end = self._committed_end(log.flushed_offset if held_by_flush else log.written_end)
             if end > log.high_watermark:
-                log.set_high_watermark(end)
+                self._commit(end)
                 self._wake()
         if started != start_offset and self.produce_waiters:
             self._wake()

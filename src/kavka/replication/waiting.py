@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kavka.common.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kavka.replication.follower_session import FollowerSession
     from kavka.replication.partition import Partition
 
 
@@ -181,7 +182,7 @@ class FetchWaiter:
     give a future (cold data is warmed first). A follower's waits for appends, a consumer's for the high watermark.
     """
 
-    __slots__ = ("_of_follower", "_partitions", "_read", "_ready", "_timer", "future")
+    __slots__ = ("_of_follower", "_partitions", "_read", "_ready", "_session", "_timer", "future")
 
     def __init__(
         self,
@@ -189,14 +190,19 @@ class FetchWaiter:
         ready: Callable[[], bool],
         read: Callable[[], Any],
         max_wait_ms: int,
+        session: FollowerSession | None = None,
         of_follower: bool = False,
     ) -> None:
+        """`session` is a follower's, which knows by itself of what happens; else it waits at the partitions."""
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self._partitions = partitions
         self._ready = ready
         self._read = read
         self._of_follower = of_follower
+        self._session = session
+        if session is not None:
+            session.waiter = self
         for partition in partitions:
             (partition.follower_waiters if of_follower else partition.fetch_waiters).add(self)
         self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
@@ -220,6 +226,8 @@ class FetchWaiter:
 
     def _detach(self) -> None:
         self._timer.cancel()
+        if self._session is not None and self._session.waiter is self:
+            self._session.waiter = None
         for partition in self._partitions:
             (partition.follower_waiters if self._of_follower else partition.fetch_waiters).discard(self)
 
