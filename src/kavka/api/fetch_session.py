@@ -63,15 +63,15 @@ class FetchPartition:
 
     def must_tell(self, data: Any, size: int) -> bool:
         """Whether an incremental answer has to contain `data`; remembers it as told."""
-        must = size > 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+        must = size > 0 or data.preferred_read_replica >= 0
         if data.high_watermark != self.told_high_watermark:
             self.told_high_watermark = data.high_watermark
             must = True
         if data.log_start_offset != self.told_log_start:
             self.told_log_start = data.log_start_offset
             must = True
-        if data.error_code:
-            # Forget what was told, so that the first good answer after the error is not left out.
+        if data.error_code or data.diverging_epoch.epoch >= 0:
+            # Forget what was told, so that the first good answer after it is not left out.
             self.told_high_watermark = -1
             must = True
         return must

@@ -131,6 +131,7 @@ class ReplicaFetcher:
         # The session: what the leader has been told, what it has to be told next.
         self._session_id = 0
         self._session_epoch = FULL_SESSION
+        self._tell_all_again = False
         self._by_id = True
         self._in_session: dict[Key, Following] = {}
         self._changed: dict[Following, None] = {}
@@ -276,6 +277,7 @@ class ReplicaFetcher:
     def _begin_session(self) -> None:
         """The next request names everything: what the leader knows of a session is not known."""
         self._session_epoch = FULL_SESSION
+        self._tell_all_again = False
         self._in_session.clear()
         self._forgotten.clear()
         self._changed = {one: None for one in self.following.values() if not one.resting and not one.failed}
@@ -382,7 +384,7 @@ class ReplicaFetcher:
                         self._take(one, data)
                     except Exception as error:
                         self._failed_to_take(one, error)
-        if response.session_id == 0:
+        if response.session_id == 0 or self._tell_all_again:
             self._begin_session()
         self._wake()
 
@@ -404,7 +406,8 @@ class ReplicaFetcher:
             return
         if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
             follower.truncate(partition, self._log_manager, data.diverging_epoch)
-            self._changed[one] = None
+            # The marks in this answer do not count, as more may have to be cut; and a leader tells them only once.
+            self._tell_all_again = True
             return
         records = data.records
         if records is not None and len(records):

@@ -310,6 +310,7 @@ def test_a_follower_with_another_log_altogether_is_brought_to_the_leaders(tmp_pa
             await world.committed(2)
         world.cut.clear()
         await world.tell([0])
+        # Also the high watermark, which was told together with where the logs part, and had to be ignored then.
         await world.until(lambda: world.isr == [0, 1])
         await world.caught_up()
         assert world.log(0).end_offset == 10

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kavka.records.batch import batches
@@ -221,6 +221,23 @@ async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(operations)
+@example(
+    # A follower is told of the high watermark only together with where its log parts from the leader's.
+    [
+        ("elect", 2, False),
+        ("wait", 7),
+        ("elect", 0, False),
+        ("produce", 2, 1),
+        ("turns", 29),
+        ("elect", 0, True),
+        ("wait", 9),
+        ("elect", 1, False),
+        ("produce", 2, 1),
+        ("elect", 0, False),
+        ("elect", 0, True),
+        ("heal",),
+    ]
+)
 def test_what_was_acknowledged_survives_every_history(history):
     with tempfile.TemporaryDirectory(prefix="replication-model-") as folder:
         asyncio.run(asyncio.wait_for(play(Path(folder), history), 60))
