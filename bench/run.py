@@ -21,6 +21,7 @@ from bench import (
     consume,
     groups,
     idle_connections,
+    perf_tools,
     produce,
     python_clients,
     python_consumers,
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "groups": groups.run,
     "commits": commits.run,
     "transactions": transactions.run,
+    "perf-tools": perf_tools.run,
 }
 # Clients beside one another, with one broker; not brokers.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
