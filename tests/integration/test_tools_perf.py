@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import signal
 import subprocess
@@ -163,6 +165,29 @@ def test_ctrl_c_ends_both_quietly(target: Target, topic: str) -> None:
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=30)
         assert (running.returncode, err) == (130, b"")
+
+
+def test_a_person_at_a_terminal_sees_a_live_line(target: Target, topic: str) -> None:
+    for tool, *args in (
+        ("producer-perf-test", "--num-records", "3000", "--record-size", "100", "--throughput", "2000"),
+        ("consumer-perf-test", "--num-records", "3000", "--timeout", "60000"),
+    ):
+        ours, theirs = pty.openpty()
+        with open(ours, "rb", buffering=0) as terminal:
+            running = subprocess.Popen(
+                our_command(tool, "--bootstrap-server", target.bootstrap_servers, "--topic", topic, *args),
+                stdout=subprocess.PIPE,
+                stderr=theirs,
+                preexec_fn=die_with_parent,
+            )
+            os.close(theirs)
+            out, _ = running.communicate(timeout=90)
+            seen = terminal.read(65536).decode()
+        assert running.returncode == 0
+        assert re.search(r"\r[\d,]+ of 3,000 records, [\d,]+ records/s, \d+\.\d MB/s", seen)
+        # It is taken away at the end, and is no part of the output.
+        assert seen.endswith("\r\x1b[K")
+        assert b" of 3,000 records" not in out
 
 
 def test_replicas_are_verified_until_it_is_ended(either: Target, topic: str) -> None:

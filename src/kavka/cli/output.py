@@ -100,7 +100,7 @@ class Progress:
 
     def _width(self) -> int:
         try:
-            return max(20, os.get_terminal_size(self._stream.fileno()).columns)
+            return max(20, os.get_terminal_size(self._stream.fileno()).columns or 80)
         except (OSError, ValueError):
             return 80
 
