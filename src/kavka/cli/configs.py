@@ -71,7 +71,7 @@ COMMAND = Command(
     examples=(
         "kavka configs --bootstrap-server localhost:9092 --describe --entity-type topics --entity-name orders --all",
         "kavka configs --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000",
-        "kavka configs --bootstrap-server localhost:9092 --alter --broker-defaults --delete-config log.cleaner.threads",
+        "kavka configs --bootstrap-server localhost:9092 --alter --broker-defaults --add-config log.cleaner.threads=2",
     ),
 )
 
