@@ -11,6 +11,7 @@ from typing import Any
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.controller.channel import ControlRequest
 from kavka.controller.context import ControllerContext, Leadership, Replica
+from kavka.metadata.paths import ReplicaAssignment
 from kavka.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -48,6 +49,7 @@ class RequestBatch:
         self._stop_replica: dict[int, dict[TopicPartition, StopReplicaPartitionState]] = {}
         self._metadata_brokers: set[int] = set()
         self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartitionState] = {}
+        self._metadata_of: dict[TopicPartition, tuple[Leadership, ReplicaAssignment]] = {}
 
     def tell_leadership(
         self, broker_ids: Iterable[int], tp: TopicPartition, leadership: Leadership, *, is_new: bool = False
@@ -81,6 +83,11 @@ class RequestBatch:
             leadership = self._context.leaderships.get(tp)
             if leadership is None:
                 continue
+            # Told of each of its replicas, a partition comes here once for each.
+            source = (leadership, self._context.assignment(tp))
+            if self._metadata_of.get(tp) == source:
+                continue
+            self._metadata_of[tp] = source
             state = leadership.state
             going = tp.topic in self._context.topics_to_delete
             replicas = self._context.replicas_of(tp)
@@ -118,7 +125,7 @@ class RequestBatch:
         for broker_id, stops in self._stop_replica.items():
             self._send_stop_replica(broker_id, stops)
         self._leader_and_isr, self._stop_replica = {}, {}
-        self._metadata_brokers, self._metadata_partitions = set(), {}
+        self._metadata_brokers, self._metadata_partitions, self._metadata_of = set(), {}, {}
 
     def _send_leader_and_isr(self, broker_id: int, states: dict[TopicPartition, LeaderAndIsrPartitionState]) -> None:
         if broker_id not in self._context.brokers:

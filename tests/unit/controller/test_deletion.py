@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+from kavka.controller.topics import NewTopic
+from kavka.metadata import paths
+from kavka.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from tests.unit.controller.cluster import Cluster, in_cluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def mark(cluster: Cluster, name: str) -> None:
+    await cluster.store.create(paths.delete_topic(name))
+    await cluster.quiet()
+
+
+async def is_there(cluster: Cluster, name: str) -> bool:
+    return await cluster.store.exists(paths.topic(name)) is not None
+
+
+async def check_gone(cluster: Cluster, name: str) -> None:
+    assert not await is_there(cluster, name)
+    assert name not in await cluster.store.children(f"{paths.CONFIG}/topics")
+    assert name not in await cluster.store.children(paths.DELETE_TOPICS)
+    context = cluster.controller.context
+    assert name not in context.topics | dict.fromkeys(context.topics_to_delete)
+    assert not [tp for tp in context.leaderships if tp.topic == name]
+    assert not [r for r in context.replica_states if r.partition.topic == name]
+    assert not any(name in node.broker.cache.topics for node in cluster.nodes.values() if node.is_up)
+
+
+def test_a_topic_is_deleted_on_all_brokers() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[0, 1], [1, 2]])
+        await mark(cluster, "t")
+        await check_gone(cluster, "t")
+        assert {b: n.broker.deleted for b, n in cluster.nodes.items()} == {0: [T0], 1: [T0, T1], 2: [T1]}
+
+    in_cluster(body)
+
+
+def test_while_a_broker_is_down_its_topics_are_gone_for_clients_and_deleted_when_it_is_back() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[0, 1], [1, 2]])
+        await cluster.create("other", [[0, 2]])
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        await mark(cluster, "t")
+        await mark(cluster, "other")
+        await check_gone(cluster, "other")
+        assert await is_there(cluster, "t")
+        assert cluster.nodes[0].broker.deleted.count(T0) == 1 and cluster.nodes[2].broker.deleted.count(T1) == 1
+        assert all("t" not in cluster.nodes[b].broker.cache.topics for b in (0, 2))
+        refused = (await cluster.topics.create_topics([NewTopic("t", assignments={0: [0]})], timeout_ms=100))[0].error
+        assert refused is not None and refused.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        await cluster.nodes[1].start()
+        await cluster.quiet()
+        await check_gone(cluster, "t")
+        assert set(cluster.nodes[1].broker.deleted) == {T0, T1}
+        await cluster.create("t", [[1, 0]])
+        assert cluster.nodes[1].broker.leads[T0].leader == 1
+
+    in_cluster(body)
+
+
+def test_a_broker_that_dies_or_bounces_while_it_deletes_is_asked_again() -> None:
+    async def body(cluster: Cluster) -> None:
+        for how in ("dies", "bounces"):
+            await cluster.create("t", [[0, 1]])
+            node = cluster.nodes[1]
+            node.is_up = False  # signed in, but deaf
+            await cluster.store.create(paths.delete_topic("t"))
+            await cluster.until(lambda: T0 in cluster.nodes[0].broker.deleted, "the other to delete")
+            cluster.nodes[0].broker.deleted.clear()
+            assert await is_there(cluster, "t")
+            if how == "dies":
+                await node.kill()
+                await cluster.quiet()
+                assert await is_there(cluster, "t")
+                await node.start()
+            else:
+                node.store.renew()
+                await node.sign_in()
+                node.controller.session_lost()
+            await cluster.quiet()
+            await check_gone(cluster, "t")
+            assert T0 in node.broker.deleted
+
+    in_cluster(body)
+
+
+def test_a_broker_that_cannot_delete_holds_the_topic_up_until_it_is_back() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[0, 1]])
+        broker = cluster.nodes[1].broker
+        real = broker.stop_replica
+
+        def fail(request: StopReplicaRequest) -> StopReplicaResponse:
+            errors = [
+                StopReplicaPartitionError(
+                    topic_name=topic.topic_name,
+                    partition_index=p.partition_index,
+                    error_code=int(ErrorCode.KAFKA_STORAGE_ERROR) if p.delete_partition else 0,
+                )
+                for topic in request.topic_states
+                for p in topic.partition_states
+            ]
+            return StopReplicaResponse(partition_errors=errors)
+
+        broker.stop_replica = fail  # type: ignore[method-assign]
+        await mark(cluster, "t")
+        assert await is_there(cluster, "t")
+        broker.stop_replica = real  # type: ignore[method-assign]
+        await cluster.nodes[1].kill()
+        await cluster.nodes[1].start()
+        await cluster.quiet()
+        await check_gone(cluster, "t")
+
+    in_cluster(body)
+
+
+def test_a_new_controller_finishes_a_deletion_that_waits_for_a_dead_broker() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await cluster.nodes[2].kill()
+        await cluster.quiet()
+        await mark(cluster, "t")
+        await cluster.nodes[0].kill()
+        await cluster.until(lambda: cluster.controller_id == 1)
+        await cluster.quiet()
+        assert await is_there(cluster, "t")
+        assert "t" not in cluster.nodes[1].broker.cache.topics
+        await cluster.nodes[2].start()
+        await cluster.quiet()
+        await check_gone(cluster, "t")
+        assert T0 in cluster.nodes[2].broker.deleted
+
+    in_cluster(body)
+
+
+def test_a_partition_without_a_leader_is_deleted_too() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await cluster.set_isr(T0, [1])
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        assert (await cluster.state(T0)).leader == -1
+        await mark(cluster, "t")
+        await cluster.nodes[1].start()
+        await cluster.quiet()
+        await check_gone(cluster, "t")
+
+    in_cluster(body)
+
+
+def test_marks_mean_nothing_where_deletion_is_switched_off_or_there_is_no_such_topic() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        await mark(cluster, "t")
+        await mark(cluster, "never-was")
+        assert await cluster.store.children(paths.DELETE_TOPICS) == []
+        assert await is_there(cluster, "t")
+
+    in_cluster(body, deletion_enabled=lambda: False)
+
+
+def test_partitions_are_added_while_a_broker_is_down_and_served_when_it_is_back() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        node = await cluster.topic("t")
+        await cluster.nodes[1].kill()
+        await cluster.quiet()
+        data, stat = await cluster.store.get(paths.topic("t"))
+        assert data is not None
+        # As an old tool would: straight into the tree, and with replicas on the dead broker.
+        grown = data.replace(b'{"0":[1,2]}', b'{"0":[1,2],"1":[1],"2":[2,1]}')
+        await cluster.store.set(paths.topic("t"), grown, stat.version)
+        await cluster.quiet()
+        assert (await cluster.state(TopicPartition("t", 2))).isr == (2,)
+        assert await cluster.store.exists(paths.partition_state(T1)) is None
+        await cluster.nodes[1].start()
+        await cluster.catch_up()
+        assert (await cluster.state(T1)).leader == 1
+        assert set((await cluster.state(TopicPartition("t", 2))).isr) == {1, 2}
+        assert (await cluster.topic("t")).topic_id == node.topic_id
+
+    in_cluster(body)
