@@ -102,9 +102,10 @@ def hard_bounce(scene: Scene) -> None:
 
 def _bounces(scene: Scene, *, clean: bool) -> None:
     whom: list[int] = []
-    scene.begin()
     for _ in range(BOUNCES):
         number = scene.current()
+        # The next one may fall before the cluster has got over this one: from the last on it has to.
+        scene.begin()
         whom.append(number)
         scene.victim = ",".join(map(str, whom))
         broker = scene.cluster.brokers[number]
