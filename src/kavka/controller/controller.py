@@ -235,6 +235,9 @@ class Controller:
             _fail(event, not_controller())
             raise
         except Exception as error:
+            if isinstance(event, events.Call) and isinstance(error, KafkaError):
+                _fail(event, error)  # a refusal is an answer
+                return
             if _is_about_election(event):
                 self._read_again(f"The controller could not begin: {error!r}")
             _fail(event, error)
