@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import select
+import shlex
 import signal
 import subprocess
 import time
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 
 from kavka import Admin, Consumer, NewTopic, Producer
+from kavka.cli.catalogue import find, table_of
 from tests.support.java_client import run_tool
 from tests.support.processes import die_with_parent, free_port
-from tests.support.targets import Target
+from tests.support.targets import Target, start_target
 from tests.support.tools import ApacheTools, our_command, our_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
@@ -289,3 +292,39 @@ def test_a_broker_that_is_not_there_is_told(run: Callable[[tuple[str, str]], Any
     done = run(("--bootstrap-server", f"127.0.0.1:{free_port()}"))
     assert done.code == 1
     assert len(done.err.splitlines()) == 1
+
+
+OWN = (
+    "console-producer", "verifiable-producer", "producer-perf-test", "console-consumer", "verifiable-consumer",
+    "consumer-perf-test", "get-offsets", "dump-log", "replica-verification",
+)  # fmt: skip
+ENDLESS = ("console-consumer", "verifiable-consumer", "replica-verification")
+
+
+def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """But for the port, the number of records of a benchmark, and where the broker has its files."""
+    broker = start_target("kavka", tmp_path_factory.mktemp("examples"), {"group.initial.rebalance.delay.ms": 0})
+    try:
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers)
+        producer.send("orders", "one").get(30)
+        for name in OWN:
+            tool = find(name)
+            assert tool is not None
+            for example in table_of(tool).examples:
+                words = shlex.split(
+                    example.replace("localhost:9092", broker.bootstrap_servers)
+                    .replace("5000000", "2000")
+                    .replace("kavka-data", str(broker.log_dirs[0]))
+                )
+                assert words[:2] == ["kavka", name]
+                running = start(name, *words[2:], stdin=subprocess.PIPE)
+                if name in ENDLESS:
+                    # Some begin with what is sent after they have begun.
+                    while not select.select([running.stdout], [], [], 0.3)[0]:
+                        producer.send("orders", "more")
+                    running.send_signal(signal.SIGINT)
+                _, err = running.communicate(b"" if name in ENDLESS else b"k:v\n", timeout=60)
+                assert running.returncode == (130 if name in ENDLESS else 0), (example, err)
+        producer.close()
+    finally:
+        broker.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import quiet_logging
-from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, PATIENCE_S, ZOOKEEPER, bootstrap_servers
 from kavka.cli.java_text import date_text
 from kavka.cli.names import TopicFilter
 from kavka.cli.options import Arguments, Command, Option
@@ -62,12 +62,18 @@ async def _verify(args: Arguments, names: TopicFilter, servers: str) -> int:
     from kavka.client.admin.aio import Admin
 
     async with Admin({"bootstrap.servers": servers, "client.id": "ReplicaVerificationTool"}) as admin:
+        asyncio.get_running_loop().call_later(PATIENCE_S, _say_when_nobody_answers, admin, servers)
         verification = Verification(admin, args)
         await verification.begin(names)
         print(f"{_now()}: verification process is started", flush=True)
         while await verification.round():
             pass
     return 1
+
+
+def _say_when_nobody_answers(admin: Admin, servers: str) -> None:
+    if not admin.cluster.connections_opened:
+        note(COMMAND.name, f"no broker answers at {servers} yet")
 
 
 @dataclass
