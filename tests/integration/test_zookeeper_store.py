@@ -248,9 +248,10 @@ def test_every_watch_fires_once_when_the_connection_is_back_and_then_works_as_be
             await watcher.exists("/not-yet", seen.append)
             await watcher.children("/c", seen.append)
             await watcher.get("/d", seen.append)
-            proxy.drop_all()
+            proxy.refuse(True)
             await until(lambda: not watcher.connected, "the connection is lost")
             await store.create("/not-yet")
+            proxy.refuse(False)
             await until(lambda: watcher.connected, "the connection is back")
             assert seen == [
                 WatchEvent(WatchType.CHANGED, "/d"),
@@ -371,12 +372,13 @@ def test_a_write_that_somebody_else_made_meanwhile_is_not_taken_for_ones_own(zoo
         with Proxy(zookeeper.address) as proxy:
             store = await open_store(f"{proxy.address}/{hosts.partition('/')[2]}", 20_000)
             await store.create("/n", b"0")
-            proxy.drop_all()
+            proxy.refuse(True)
             await until(lambda: not store.connected, "the connection is lost")
             mine = asyncio.ensure_future(store.set("/n", b"mine", 0))
             created = asyncio.ensure_future(store.create("/controller", b"me", ephemeral=True))
             await direct.set("/n", b"theirs", 0)
             await direct.create("/controller", b"me", ephemeral=True)
+            proxy.refuse(False)
             outcomes = await asyncio.gather(mine, created, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [BadVersion, NodeExists]
             assert (await store.get("/n"))[0] == b"theirs"

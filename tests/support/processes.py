@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,10 +24,25 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+_FIRST_PORT = 15_000
+_chance = random.SystemRandom()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody listens at, and that the kernel gives to no connection: a server that was stopped for a while
+    finds it free again."""
+    last = _first_ephemeral_port() - 1
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", _chance.randint(_FIRST_PORT, last) if last > _FIRST_PORT + 1000 else 0))
+            return int(probe.getsockname()[1])
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 0
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
