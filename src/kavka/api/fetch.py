@@ -130,6 +130,7 @@ class _Fetch:
         self._replica_epoch = request.replica_state.replica_epoch if ctx.version >= 15 else -1
         self.of_follower = replica_id >= 0
         self._noted = False
+        self._now = 0.0
         self._rack = ""
         if request.rack_id and not self.of_follower and ctx.broker.replica_manager.shared.settings.rack_aware:
             self._rack = request.rack_id
@@ -157,7 +158,8 @@ class _Fetch:
         self._cold.clear()
         self._cold_headers.clear()
         self._messages.clear()
-        self._now = monotonic()
+        if self.of_follower:
+            self._now = monotonic()
         for asked in self._context.partitions:
             data = PartitionData(partition_index=asked.index, records=EMPTY)
             size = 0

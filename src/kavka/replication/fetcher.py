@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "fetch"
 QUESTIONS = "fetch-questions"
+FIRST_BACKOFF_S = 0.02
 LATEST = -1
 EARLIEST = -2
 EARLIEST_LOCAL = -4
@@ -75,6 +76,7 @@ class Following:
     __slots__ = (
         "asked_from",
         "asked_start",
+        "attempts",
         "failed",
         "gone",
         "index",
@@ -94,6 +96,7 @@ class Following:
         self.leader_epoch = partition.leader_epoch
         self.asked_from = -1
         self.asked_start = -1
+        self.attempts = 0
         self.lag = -1
         self.resting = False
         self.failed = False
@@ -125,6 +128,7 @@ class ReplicaFetcher:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._attempts = 0
         self._backoff: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: _Asked | None = None
@@ -266,7 +270,13 @@ class ReplicaFetcher:
         self._connection = None
         self._peers.close_channel(self.source, CHANNEL)
         self._begin_session()
-        self._backoff = self._loop.call_later(self._shared.settings.fetch_backoff_s, self._try_again)
+        self._backoff = self._loop.call_later(self._patience(self._attempts), self._try_again)
+        self._attempts += 1
+
+    def _patience(self, attempts: int) -> float:
+        """How long to wait before the next attempt: soon at first, then replica.fetch.backoff.ms."""
+        longest = self._shared.settings.fetch_backoff_s
+        return min(longest, FIRST_BACKOFF_S * (1 << min(attempts, 16)))
 
     def _try_again(self) -> None:
         self._backoff = None
@@ -365,6 +375,7 @@ class ReplicaFetcher:
     # ---- the answer
 
     def _answered(self, response: FetchResponse) -> None:
+        self._attempts = 0
         if response.error_code:
             self._session_refused(response.error_code)
             return
@@ -404,6 +415,7 @@ class ReplicaFetcher:
         if data.error_code:
             self._refused(one, _code(data.error_code))
             return
+        one.attempts = 0
         if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
             follower.truncate(partition, self._log_manager, data.diverging_epoch)
             # The marks in this answer do not count, as more may have to be cut; and a leader tells them only once.
@@ -464,9 +476,12 @@ class ReplicaFetcher:
             one.failed = True
             self._leave_out(one)
         else:
-            level = logging.DEBUG if code in _LATER else logging.ERROR
+            is_usual = code in _LATER
+            level = logging.DEBUG if is_usual else logging.ERROR
             log.log(level, "%s: broker %d refuses a fetch: %s", tp, self.source, code.name)
-            self._rest(one, backoff)
+            # After an election the leader may hear of it later than its followers: that is a matter of milliseconds.
+            self._rest(one, self._patience(one.attempts) if is_usual else backoff)
+            one.attempts += 1
 
     # ---- where to begin when the end of our log is not within the leader's
 

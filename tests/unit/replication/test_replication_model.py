@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -212,9 +213,11 @@ async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
             await player.run(operation)
         await player.end()
     finally:
-        await world.close()
+        for broker_id in list(world.nodes):
+            await world.kill(broker_id)
 
 
+@pytest.mark.timeout(1800)
 @settings(
     max_examples=int(os.environ.get("KAVKA_REPLICATION_HISTORIES", "60")),
     deadline=None,

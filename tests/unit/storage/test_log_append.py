@@ -704,6 +704,19 @@ def test_a_bad_batch_among_good_ones_keeps_all_out(open_log: Opener) -> None:
         assert state(log) == before
 
 
+def test_a_batch_of_a_later_epoch_than_the_leaders_is_not_taken(open_log: Opener) -> None:
+    """The leader was replaced while it sent: what came is no longer its log, but what it copies itself."""
+    log = open_log()
+    log.append_as_follower(follower_batch(0, 2, 4), 4)
+    before = state(log)
+    with pytest.raises(KafkaError) as raised:
+        log.append_as_follower(follower_batch(2, 1, 4) + follower_batch(3, 1, 5), 4)
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert state(log) == before
+    log.append_as_follower(follower_batch(2, 1, 4) + follower_batch(3, 1, 5), 5)
+    assert log.end_offset == 4
+
+
 def test_a_follower_takes_sequences_as_the_leader_took_them(open_log: Opener) -> None:
     log = open_log()
     log.append_as_follower(follower_batch(0, 2, producer_id=1, producer_epoch=3, base_sequence=10))

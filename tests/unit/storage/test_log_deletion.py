@@ -189,6 +189,16 @@ def test_truncation_beyond_the_end_changes_nothing(open_log: Opener) -> None:
     assert log.end_offset == 3
 
 
+def test_truncation_to_the_end_forgets_the_epoch_of_a_leader_that_wrote_nothing(open_log: Opener) -> None:
+    log = open_log()
+    append(log, 3, epoch=1)
+    log.start_epoch(4)
+    assert log.epochs.entries == [(1, 0), (4, 3)]
+    assert not log.truncate_to(5)
+    assert log.epochs.entries == [(1, 0)]
+    assert log.latest_epoch == 1
+
+
 def test_truncation_below_the_first_segment_begins_anew_there(open_log: Opener) -> None:
     log = open_log(start_offset=100)
     append(log, 3, epoch=2)

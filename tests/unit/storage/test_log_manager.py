@@ -556,6 +556,38 @@ def test_truncating_a_log_takes_back_what_the_cleaner_knows_of_it(managers):
     assert manager.cleaner.clean_offsets == {} and log.end_offset == 100
 
 
+def test_checkpoints_never_vouch_for_what_is_appended_after_a_truncation(managers):
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    for _ in range(10):
+        append(log, records(b"k"))
+    log.set_high_watermark(10)
+    log.flush()
+    names = ("checkpoint-recovery-points", "checkpoint-high-watermarks")
+    for name in names:
+        run_now(job(manager, name))
+    home = manager.dir_of(log)
+    assert (home.recovery_points.read(), home.high_watermarks.read()) == ({A: 10}, {A: 10})
+    # One of them is being written, with what was collected before, when the log is cut.
+    append(log, records(b"k"))
+    log.flush()
+    writing = job(manager, names[0])
+    assert writing.prepare()
+    manager.truncate_to(A, 4)
+    assert (home.recovery_points.read(), home.high_watermarks.read()) == ({A: 4}, {A: 4})
+    append(log, records(b"k"))
+    writing.run()
+    assert writing.finish(None)
+    assert writing.prepare()
+    writing.run()
+    assert not writing.finish(None)
+    assert home.recovery_points.read() == {A: 4}
+    # Cutting what no checkpoint knows of writes nothing.
+    before = home.recovery_points.path.stat().st_mtime_ns
+    manager.truncate_to(A, 4)
+    assert home.recovery_points.path.stat().st_mtime_ns == before
+
+
 def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
     managers.config = COMPACTED
     manager = managers.start()
