@@ -74,6 +74,7 @@ def test_topics(both43: SideBySide) -> None:
     both.looks_same("topics", "--list")
     assert both.looks_same("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
     described = both.looks_same("topics", "--describe", "--topic", "{t}")
+    assert both.looks_same("topics", "--describe", "--partition-size-limit-per-response", "1", "--topic", "{t}") == described
     assert described.count("\n\tTopic:") == 3
     both.looks_same("topics", "--describe", "--exclude-internal", order=False)
     both.looks_same("topics", "--describe", "--topics-with-overrides", order=False)
@@ -217,6 +218,8 @@ def test_consumer_groups_with_members(both43: SideBySide) -> None:
         both.looks_same("consumer-groups", "--list", order=False)
         both.looks_same("consumer-groups", "--list", "--state", order=False)
         both.looks_same("consumer-groups", "--list", "--state", "--type", order=False)
+        for only in ((), ("--consumer",), ("--group-type", "classic"), ("--protocol", "consumer"), ("--share",)):
+            both.looks_same("groups", "--list", *only, order=False)
         refused = ours("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
                        "--all-topics", "--to-earliest", "--execute")  # fmt: skip
         assert refused.code == 1

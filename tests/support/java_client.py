@@ -59,6 +59,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
         "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
         "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+        "groups": "org.apache.kafka.tools.GroupsCommand",
         **_SAME_IN_BOTH,
     },
 }

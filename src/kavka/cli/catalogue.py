@@ -59,6 +59,10 @@ TOOLS = (
     Tool("topics", TOPICS, "create, list, describe, alter and delete topics", "kavka.cli.topics"),
     Tool("configs", TOPICS, "show and change the settings of topics, brokers and groups", "kavka.cli.configs"),
     Tool("consumer-groups", GROUPS, "list, describe and delete groups, reset offsets", "kavka.cli.consumer_groups"),
+    Tool(
+        "groups", GROUPS, "list groups of every kind", "kavka.cli.consumer_groups",
+        main="groups_main", table="GROUPS_COMMAND",
+    ),
     Tool("transactions", GROUPS, "show transactions, find and end those that hang", "kavka.cli.transactions"),
     Tool("delete-records", RECORDS, "delete the oldest records of partitions", "kavka.cli.delete_records"),
     Tool("log-dirs", REPLICAS, "show what lies in the log directories of brokers", "kavka.cli.log_dirs"),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Assigning", "Reconciling")
 TYPES = ("Classic", "Consumer")
+OURS = ("consumer", "")
+"""The protocols of consumers; groups under which only offsets are committed have none."""
 DEFAULT_TIMEOUT_MS = 30_000
 
 WAYS = (
@@ -97,11 +99,58 @@ COMMAND = Command(
     ),
 )
 
+GROUPS_COMMAND = Command(
+    "groups",
+    "List groups of every kind, with their type and protocol.",
+    (
+        Option("list", "List the groups.", required=True),
+        Option("group-type", "Only those of this type.", "type", choices=("classic", "consumer", "share", "streams")),
+        Option("protocol", "Only those of this protocol.", "protocol"),
+        Option("consumer", "Only groups of consumers, also those that nobody ever joined."),
+        Option("share", "Only share groups; Kavka has none."),
+        Option("streams", "Only streams groups; Kavka has none."),
+        JSON,
+        *connection_options(),
+    ),
+    examples=("kavka groups --bootstrap-server localhost:9092 --list",),
+)
+
 ACTIONS = ("list", "describe", "delete", "reset-offsets", "delete-offsets", "validate-regex")
 
 
 def main(argv: list[str]) -> int:
     return run(COMMAND, argv, _body)
+
+
+def groups_main(argv: list[str]) -> int:
+    return run(GROUPS_COMMAND, argv, _list_all)
+
+
+def _list_all(args: Arguments) -> None:
+    chosen = [name for name in ("group-type", "consumer", "share", "streams") if name in args]
+    for name in chosen:
+        args.forbid(name, *(other for other in chosen if other != name))
+    args.forbid("protocol", "consumer", "share", "streams")
+    with admin_for(args) as admin:
+        groups = admin.list_groups()
+    kind = args["group-type"] or next((name for name in ("share", "streams") if name in args), None)
+    if kind is not None:
+        groups = [group for group in groups if (group.type or "").lower() == kind]
+    if "protocol" in args:
+        groups = [group for group in groups if group.protocol_type == args["protocol"]]
+    if "consumer" in args:
+        groups = [g for g in groups if _type(g) == "Consumer" or (_type(g) == "Classic" and g.protocol_type in OURS)]
+    if args["json"]:
+        print_json([{"group": g.group_id, "type": _type(g), "protocol": g.protocol_type} for g in groups])
+        return
+    headings, rows = ("GROUP", "TYPE", "PROTOCOL"), [(g.group_id, _type(g), g.protocol_type) for g in groups]
+    if at_terminal():
+        print_table(headings, rows)
+        return
+    width = max([20, *(len(group.group_id) for group in groups)])
+    print(f"{'GROUP':<{width}} {'TYPE':<20} {'PROTOCOL':<20}")
+    for name, of_type, protocol in rows:
+        print(f"{name:<{width}} {of_type:<20} {protocol:<20} ")
 
 
 def _body(args: Arguments) -> int | None:

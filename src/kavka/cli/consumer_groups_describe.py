@@ -219,6 +219,9 @@ def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose:
     headings = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if static else []), "HOST", "CLIENT-ID", "#PARTITIONS"]
     if verbose:
         headings += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    mixed = verbose and {True, False} <= {member.upgraded for member in group.members}
+    if mixed:
+        headings.append("UPGRADED")
     table = []
     for member in group.members:
         cells = [group.group_id, member.member_id]
@@ -227,6 +230,8 @@ def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose:
         if verbose:
             cells += [_or_missing(member.member_epoch), assignment_text(member.assignment)]
             cells += [_or_missing(group.target_assignment_epoch), assignment_text(member.target_assignment)]
+        if mixed:
+            cells.append(_or_missing(None if member.upgraded is None else str(member.upgraded).lower()))
         table.append(cells)
     if at_terminal():
         print_table(headings, table, right=("#PARTITIONS",))
@@ -235,6 +240,8 @@ def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose:
     least = {"GROUP-INSTANCE-ID": 17, "CURRENT-ASSIGNMENT": 20, "TARGET-ASSIGNMENT": 20}
     fixed = {"#PARTITIONS": 15, "CURRENT-EPOCH": 15, "TARGET-EPOCH": 15}
     widths = [fixed.get(heading) or _widest(table, i, least.get(heading, 15)) for i, heading in enumerate(headings)]
+    if mixed:
+        widths[-1] = 0
     print()
     for row in (headings, *table):
         print(" ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)) + ("" if verbose else " "))
@@ -258,6 +265,7 @@ def _members_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[
                 "epoch": member.member_epoch,
                 "assignment": listed(member.assignment),
                 "targetAssignment": listed(member.target_assignment),
+                "upgraded": member.upgraded,
             }
             for member in group.members
         ],

@@ -65,9 +65,10 @@ COMMAND = Command(
         Option("at-min-isr-partitions", "Describe only partitions with just the minimum of replicas in sync."),
         Option(
             "partition-size-limit-per-response",
-            "How many partitions the broker puts into one answer.",
+            "How many partitions brokers since 3.8 put into one answer.",
             "maximum number of partitions per response",
             int,
+            2000,
         ),
         Option("delete-config", "Not supported any more: use kafka-configs.", "name", repeated=True, older=True),
         JSON,

@@ -97,7 +97,8 @@ def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
     must_exist = not args["if-exists"]
     if "topic-id" not in args:
         names = matching(admin, args, must_exist=must_exist)
-        return list(admin.describe_topics(names).values()) if names else []
+        page = args["partition-size-limit-per-response"]
+        return list(admin.describe_topics(names, partitions_per_response=page).values()) if names else []
     text = args["topic-id"]
     wanted = uuid_of(text)
     found = [listing for listing in admin.list_topics(list_internal=True).values() if listing.topic_id == wanted]

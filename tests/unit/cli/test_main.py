@@ -94,3 +94,12 @@ def test_a_missing_package_is_one_line(monkeypatch, capsys):
 def test_help_imports_no_tool():
     code = "import sys; from kavka.cli import main; main.main(['--help']); sys.exit('kavka.cli.server' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_every_tool_and_sub_command_has_help(capsys):
+    for tool in cli.TOOLS:
+        for words in ((), *((sub.name,) for sub in table_of(tool).subcommands)):
+            assert cli.main([tool.name, *words, "--help"]) == 0
+            shown = capsys.readouterr()
+            assert shown.out.startswith(f"usage: kavka {tool.name}")
+            assert shown.err == ""

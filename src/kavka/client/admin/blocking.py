@@ -91,12 +91,17 @@ class Admin:
         topics: Iterable[str | UUID] | str | UUID,
         *,
         include_authorized_operations: bool = False,
+        partitions_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str | UUID, TopicDescription]:
-        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given."""
+        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given.
+        Brokers since 3.8 answer by pages of `partitions_per_response`, or fewer."""
         return self._io.run(
             self._aio.describe_topics(
-                topics, include_authorized_operations=include_authorized_operations, timeout=timeout
+                topics,
+                include_authorized_operations=include_authorized_operations,
+                partitions_per_response=partitions_per_response,
+                timeout=timeout,
             )
         )
 

@@ -44,6 +44,7 @@ from kavka.protocol.messages.offset_fetch import (
 from kavka.protocol.primitives import ProtocolError
 
 CONSUMER = "consumer"
+MEMBER_OF_THE_NEW_PROTOCOL = 1
 # Versions after these name topics by id; names are what an admin has.
 LAST_FETCH_BY_NAME = LAST_COMMIT_BY_NAME = 9
 FIRST_FETCH_OF_GROUPS = 8
@@ -362,6 +363,7 @@ def _new_group(group: Any, node: Node) -> ConsumerGroupDescription:
                 m.rack_id,
                 tuple(m.subscribed_topic_names),
                 m.subscribed_topic_regex,
+                upgraded=None if m.member_type < 0 else m.member_type == MEMBER_OF_THE_NEW_PROTOCOL,
             )
             for m in group.members
         ),

@@ -85,9 +85,11 @@ class Topics(AdminBase):
         topics: Iterable[str | UUID] | str | UUID,
         *,
         include_authorized_operations: bool = False,
+        partitions_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str | UUID, TopicDescription]:
-        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given."""
+        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given.
+        Brokers since 3.8 answer by pages of `partitions_per_response`, or fewer."""
         wanted: list[str | UUID] = listed(topics, (str, UUID))
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, TopicDescription]:
@@ -96,7 +98,9 @@ class Topics(AdminBase):
             done: dict[str | UUID, TopicDescription] = {}
             errors: dict[str | UUID, KafkaError] = {}
             if names and connection.supports(ApiKey.DESCRIBE_TOPIC_PARTITIONS):
-                await self._describe_by_pages(names, include_authorized_operations, done, errors)
+                await self._describe_by_pages(
+                    names, include_authorized_operations, partitions_per_response, done, errors
+                )
                 keys = [key for key in keys if not isinstance(key, str)]
             if keys:
                 response = await self._metadata(
@@ -122,6 +126,7 @@ class Topics(AdminBase):
         self,
         names: list[str],
         include_operations: bool,
+        page: int,
         done: dict[str | UUID, TopicDescription],
         errors: dict[str | UUID, KafkaError],
     ) -> None:
@@ -133,7 +138,9 @@ class Topics(AdminBase):
         while True:
             # With a cursor, only topics from there on are wanted, in the order of their names.
             left = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
-            request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in left], cursor=cursor)
+            request = DescribeTopicPartitionsRequest(
+                topics=[TopicRequest(name=name) for name in left], response_partition_limit=page, cursor=cursor
+            )
             response = await self._ask(None, request)
             for topic in response.topics:
                 name = topic.name or ""

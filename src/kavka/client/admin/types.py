@@ -245,6 +245,8 @@ class MemberDescription:
     subscribed_topics: tuple[str, ...] = ()
     subscribed_pattern: str | None = None
     user_data: bytes | None = None
+    upgraded: bool | None = None
+    """In a group of the new protocol: whether this member uses it, too; None where the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
