@@ -74,7 +74,8 @@ def test_topics(both43: SideBySide) -> None:
     both.looks_same("topics", "--list")
     assert both.looks_same("topics", "--list", "--topic", "{t}|nothing") == f"{both.names['ours']}\n"
     described = both.looks_same("topics", "--describe", "--topic", "{t}")
-    assert both.looks_same("topics", "--describe", "--partition-size-limit-per-response", "1", "--topic", "{t}") == described
+    one_by_one = ("--partition-size-limit-per-response", "1")
+    assert both.looks_same("topics", "--describe", *one_by_one, "--topic", "{t}") == described
     assert described.count("\n\tTopic:") == 3
     both.looks_same("topics", "--describe", "--exclude-internal", order=False)
     both.looks_same("topics", "--describe", "--topics-with-overrides", order=False)
