@@ -361,8 +361,9 @@ class ZooKeeperStore(MetadataStore):
                 self._loop.call_soon_threadsafe(self._take_arrived)
 
     def _take_arrived(self) -> None:
+        """Only what is there now: what comes meanwhile wakes the loop again, and leaves others their turn."""
         self._woken = False
-        while self._arrived:
+        for _ in range(len(self._arrived)):
             function, *arguments = self._arrived.popleft()
             function(*arguments)
 
