@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.closed = False
         self.throttled_until = 0.0
-        self.new_buffer: Callable[[int], bytearray] = bytearray
+        self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         """Makes the memory of a large answer; who only reads records from it need not have it filled with zeroes."""
         self.writable = True
         self.last_used = monotonic()
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_SIZE)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._body: bytearray | None = None
+        self._body: bytearray | memoryview | None = None
         self._body_filled = 0
 
     # --- opening and closing

@@ -16,9 +16,10 @@ from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
-from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
+from kavka.client.consumer._decode import Fetched, end_of_batches
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
+from kavka.client.consumer.frames import FrameMemory
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.errors import error_of
@@ -74,6 +75,7 @@ class Fetcher:
         self._on_problem = on_problem
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[int, FetchSession] = {}
+        self._memory = FrameMemory()
         self._busy: set[int] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -199,7 +201,7 @@ class Fetcher:
         request, highest = session.request(wanted)
         self._fill(request)
         version = connection.version_of(FetchRequest.API_KEY, highest)
-        connection.new_buffer = new_buffer
+        connection.new_buffer = self._memory
         answer = _Answer(self, node, session, asked, version, self._now())
         self._busy.add(node)
         try:
