@@ -27,7 +27,8 @@ def check_group(history: History, ends: Mapping[int, int]) -> list[Violation]:
     found: list[Violation] = []
     for partition, end in ends.items():
         missing = sorted(set(range(end)) - history.group_read[partition])
-        found += _told("skipped", partition, [f"the group never read offset {offset}" for offset in missing])
+        skipped = [f"the group never read offset {offset}" for offset in missing]
+        found += told("skipped", f"partition {partition}", skipped)
         if history.committed.get(partition, 0) > end:
             found.append(
                 Violation("committed", f"partition {partition} ends at {end}, committed is {history.committed}")
@@ -80,7 +81,7 @@ def _check_partition(history: History, partition: int, final: Sequence[Read]) ->
     lists = {"lost": lost, "doubled": doubled, "reordered": reordered, "changed": changed, "foreign": foreign}
     found: list[Violation] = []
     for kind, texts in (lists | {"gap": gaps}).items():
-        found += _told(kind, partition, texts)
+        found += told(kind, f"partition {partition}", texts)
     return found
 
 
@@ -96,8 +97,8 @@ def _some_of_each(violations: Sequence[Violation]) -> list[Violation]:
     return found + [Violation(kind, f"and {count} more while it went on") for kind, count in more.items()]
 
 
-def _told(kind: str, partition: int, texts: Sequence[str]) -> list[Violation]:
-    found = [Violation(kind, f"partition {partition}: {text}") for text in texts[:MANY]]
+def told(kind: str, where: str, texts: Sequence[str]) -> list[Violation]:
+    found = [Violation(kind, f"{where}: {text}") for text in texts[:MANY]]
     if len(texts) > MANY:
-        found.append(Violation(kind, f"partition {partition}: and {len(texts) - MANY} more"))
+        found.append(Violation(kind, f"{where}: and {len(texts) - MANY} more"))
     return found

@@ -32,7 +32,6 @@ from tests.support.zookeeper import ZooKeeper
 BROKERS = (1, 2, 3)
 TOPIC = "chaos"
 PARTITIONS = 6
-OFFSETS_TOPIC = "__consumer_offsets"
 SESSION_MS = 6000
 LAG_MS = 4000
 DISK_SIZE = "256m"
@@ -49,6 +48,7 @@ SETTINGS: dict[str, object] = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     # Small, so that faults fall on rolled segments too.
     "log.segment.bytes": 1 << 19,
@@ -153,7 +153,8 @@ class Cluster:
         return [] if found is None else sorted(map(int, found["partitions"]))
 
     def topics(self) -> list[str]:
-        return [topic for topic in (TOPIC, OFFSETS_TOPIC) if self.partitions(topic)]
+        """All that there are."""
+        return sorted(self._patiently(lambda zk: zk.get_children("/brokers/topics")))
 
     def registered(self) -> set[int]:
         return {int(name) for name in self._patiently(lambda zk: zk.get_children("/brokers/ids"))}
@@ -208,13 +209,13 @@ class Cluster:
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
 
-    def create_topic(self) -> None:
+    def create_topic(self, topic: str = TOPIC, partitions: int = PARTITIONS) -> None:
         deadline = time.monotonic() + 60
         while True:
             admin = self._admin()
-            made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=10)
+            made = admin.create_topics([NewTopic(topic, partitions, 3)], operation_timeout=10)
             try:
-                made[TOPIC].result(30)
+                made[topic].result(30)
                 break
             except KafkaException as error:
                 if error.args[0].name() == "TOPIC_ALREADY_EXISTS":

@@ -33,9 +33,8 @@ SESSION_MS = 6000
 class Worker(threading.Thread):
     """A client in a thread of its own. One that dies of an error says so in `error`."""
 
-    def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
+    def __init__(self, name: str, topic: str, bootstrap: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.history = history
         self.topic = topic
         self.bootstrap = bootstrap
         self.error: BaseException | None = None
@@ -59,7 +58,8 @@ class Sender(Worker):
     """What both producers have in common: whose turn it is, and counting."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str, rate: float) -> None:
-        super().__init__(name, history, topic, bootstrap)
+        super().__init__(name, topic, bootstrap)
+        self.history = history
         self._pause_s = history.partitions * BURST / rate
         self._sending = threading.Event()
         self._sending.set()
@@ -158,6 +158,10 @@ class RdkafkaSender(Sender):
 
 class Reader(Worker):
     """A member of the group."""
+
+    def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
+        super().__init__(name, topic, bootstrap)
+        self.history = history
 
     def done_with(self, offsets: dict[int, int]) -> None:
         self.history.commit(offsets)
@@ -267,7 +271,6 @@ class Load:
     """Everybody. `rate` is records per second of one producer."""
 
     def __init__(self, history: History, topic: str, bootstrap: str, rate: float = 300.0) -> None:
-        self.history = history
         self.senders: list[Sender] = [
             OurSender("ours", history, topic, bootstrap, rate),
             RdkafkaSender("rdkafka", history, topic, bootstrap, rate),

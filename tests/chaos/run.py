@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos import replicas
+from tests.chaos import replicas, transactions
 from tests.chaos.checker import MANY, Read, check, check_group
 from tests.chaos.cluster import BROKERS, PARTITIONS, TOPIC, Cluster
 from tests.chaos.faults import Fault, Scene
@@ -28,6 +28,7 @@ AVAILABLE_AGAIN_S = 10.0
 CLIENT_BACK_S = 20.0
 """A single client may be in the middle of a wait of its own when the cluster is back, but not for ever."""
 IN_SYNC_S = 90.0
+TRANSACTION_EVERY_S = 0.2
 SETTLED_S = 60.0
 
 COLUMNS = (
@@ -40,6 +41,7 @@ COLUMNS = (
     ("in sync", 7),
     ("stall", 5),
     ("acked", 8),
+    ("transactions", 12),
     ("", 0),
 )
 
@@ -60,6 +62,8 @@ class Outcome:
     in_sync: float = 0.0
     stall: float = 0.0
     acked: int = 0
+    transactions: str = ""
+    """Committed + aborted + in doubt, all so far."""
     violations: list[Violation] = field(default_factory=list)
 
     def line(self) -> str:
@@ -68,7 +72,7 @@ class Outcome:
             f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)
         )
         cells = [str(self.number), self.fault, self.victim, no_ack, f"{slowest} {self.slowest_is}", *others]
-        cells += [str(self.acked), verdict]
+        cells += [str(self.acked), self.transactions, verdict]
         return "  ".join(cell.ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
 
 
@@ -119,17 +123,29 @@ class Run:
         )
         self._pulse = Pulse()
         self.load = Load(self.history, TOPIC, self.cluster.bootstrap)
+        self.transactions = transactions.Outcomes()
+        self._transaction_senders: list[transactions.TransactionSender] = [
+            kind(name, self.transactions, self.cluster.bootstrap, TRANSACTION_EVERY_S)
+            for kind, name in (
+                (transactions.OurTransactions, "ours-tx"),
+                (transactions.RdkafkaTransactions, "rdkafka-tx"),
+            )
+        ]
 
     def begin(self) -> None:
         self.cluster.create_topic()
+        self.cluster.create_topic(transactions.TOPIC, transactions.PARTITIONS)
         self.load.start()
+        for sender in self._transaction_senders:
+            sender.start()
         wait_until(self._flowing, timeout=60, what="records acknowledged and read in every partition")
 
     def _flowing(self) -> bool:
-        if self.load.dead():
-            raise RuntimeError(f"a client has ended: {self.load.dead()}")
+        if self._dead():
+            raise RuntimeError(f"a client has ended: {self._dead()}")
         acked = {partition for partition, _ in self.history.acked}
-        return len(acked) == PARTITIONS and all(self.history.group_read.values())
+        producing = {transaction.producer for transaction in self.transactions.committed}
+        return len(acked) == PARTITIONS and all(self.history.group_read.values()) and len(producing) == 2
 
     def round(self, fault: Fault) -> Outcome:
         """A fault and all that follows. When anything is not as it should be the outcome says so."""
@@ -140,11 +156,13 @@ class Run:
             self._round(fault, scene, outcome)
         except (TimeoutError, RuntimeError, AssertionError) as error:
             outcome.violations.append(Violation("stuck", f"{type(error).__name__}: {error}"))
-            outcome.violations += [Violation("client", f"{text} has ended") for text in self.load.dead()]
+            outcome.violations += [Violation("client", f"{text} has ended") for text in self._dead()]
             outcome.violations += self._what_is_there()
         outcome.victim = scene.victim
         outcome.stall = max(outcome.stall, self._pulse.worst())
         outcome.acked = self.history.acks
+        done = self.transactions
+        outcome.transactions = f"{len(done.committed)}+{len(done.aborted)}+{len(done.in_doubt)}"
         self.say(outcome.line())
         for violation in outcome.violations:
             self.say(f"       {violation}")
@@ -177,8 +195,12 @@ class Run:
         for number in sorted(set(BROKERS) - set(self.cluster.alive())):
             code = self.cluster.brokers[number].process.returncode
             outcome.violations.append(Violation("died", f"broker {number} has ended with {code}"))
-        if outcome.violations or self.load.dead():
+        if outcome.violations or self._dead():
             raise RuntimeError("not everybody is alive")
+
+    def _dead(self) -> list[str]:
+        dead = [f"{one.name}: {one.error!r}" for one in self._transaction_senders if one.error is not None]
+        return self.load.dead() + dead
 
     # --- checks
 
@@ -191,6 +213,7 @@ class Run:
             self._wait_read()
             found += check(self.history, {partition: log[2] for partition, log in self._logs.items()})
             found += check_group(self.history, self._ends())
+            found += self._check_transactions()
             found += [
                 Violation("failed", f"{record} of partition {partition} was not delivered: {error}")
                 for partition, record, error in self.history.failed[:MANY]
@@ -209,14 +232,22 @@ class Run:
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         self.load.hold()
+        for sender in self._transaction_senders:
+            sender.hold()
         try:
             try:
-                wait_until(self.load.settled, timeout=SETTLED_S, what="every record's outcome")
+                wait_until(self._settled, timeout=SETTLED_S, what="every record's outcome")
             except TimeoutError as error:
-                raise TimeoutError(f"{error}: outstanding {self.load.outstanding}")
+                busy = [sender.name for sender in self._transaction_senders if not sender.idle.is_set()]
+                raise TimeoutError(f"{error}: outstanding {self.load.outstanding}, in transactions {busy}")
             yield
         finally:
             self.load.go_on()
+            for sender in self._transaction_senders:
+                sender.go_on()
+
+    def _settled(self) -> bool:
+        return self.load.settled() and all(sender.idle.is_set() for sender in self._transaction_senders)
 
     def _wait_same_replicas(self) -> list[Violation]:
         """Followers may be a fetch behind: a difference counts when it stays."""
@@ -248,6 +279,26 @@ class Run:
                 self._take(partition, logs[self.cluster.leaders()[partition]])
         return found
 
+    def _check_transactions(self) -> list[Violation]:
+        """By the files of the leaders. What a producer left open has to be ended by the coordinator in time."""
+        deadline = time.monotonic() + transactions.TIMEOUT_MS / 1000 + 20
+        while True:
+            final, left = self._committed()
+            if not left or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        found = [Violation("open", text) for text in left[:MANY]]
+        return found + transactions.check(self.transactions, final)
+
+    def _committed(self) -> tuple[dict[int, list[Read]], list[str]]:
+        final: dict[int, list[Read]] = {}
+        left: list[str] = []
+        for partition, leader in self.cluster.leaders(transactions.TOPIC).items():
+            folders = replicas.partition_folders(self.cluster.brokers[leader].log_dirs, transactions.TOPIC)
+            final[partition], still = transactions.committed_records(replicas.log_bytes(folders[partition]))
+            left += [f"a transaction in {transactions.TOPIC}-{partition}: {text}" for text in still]
+        return final, left
+
     def _take(self, partition: int, log: bytes) -> None:
         """Opens what was not there the last time; all of it where what was there is not the same any more."""
         size, digest, records = self._logs.get(partition, (0, hashlib.sha256().digest(), []))
@@ -273,18 +324,26 @@ class Run:
         try:
             wait_until(lambda: self.history.committed == ends, timeout=SETTLED_S, what="the group at the ends")
         except TimeoutError as error:
-            raise TimeoutError(f"{error}: committed {self.history.committed}, ends {ends}; dead: {self.load.dead()}")
+            raise TimeoutError(f"{error}: committed {self.history.committed}, ends {ends}; dead: {self._dead()}")
 
     def last_read(self) -> list[Violation]:
         """All of the topic with Apache's console consumer."""
         with self._quiet():
             self._wait_same_replicas()
             final = read_with_apache(self.cluster.bootstrap, TOPIC, sum(self._ends().values()))
-            return check(self.history, final)
+            found = check(self.history, final)
+            count = sum(map(len, self._committed()[0].values()))
+            committed = read_with_apache(self.cluster.bootstrap, transactions.TOPIC, count)
+            return found + transactions.check(self.transactions, committed)
 
     def end(self) -> None:
+        for sender in self._transaction_senders:
+            sender.end()
         self.load.hold()
         self.load.end()
+        for sender in self._transaction_senders:
+            if sender.is_alive():
+                sender.join(60)
         self._pulse.end()
         self.cluster.close()
 
@@ -309,7 +368,7 @@ def read_with_apache(bootstrap: str, topic: str, count: int) -> Mapping[int, lis
         "console-consumer",
         *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--timeout-ms", "20000"),
         *("--property", "print.partition=true", "--property", "print.offset=true", "--property", "key.separator=\t"),
-        *("--max-messages", str(count)),
+        *("--isolation-level", "read_committed", "--max-messages", str(count)),
     )
     result = subprocess.run(argv, capture_output=True, timeout=600, check=False)
     if result.returncode != 0:

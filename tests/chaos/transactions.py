@@ -1,0 +1,286 @@
+"""Transactions under faults: producers whose transactions write to several partitions and are committed or aborted, and
+the check of what came of them. A transaction is there as a whole, once, or not at all.
+
+A producer that is in trouble is thrown away, and a new one with the same transactional id takes its place, as a program
+that is started again would. What became of a commit that was under way is then not known: all or nothing is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from kavka import KafkaError, Producer
+from kavka.records.batch import batches
+from kavka.records.reader import batch_records
+from tests.chaos.checker import Read, told
+from tests.chaos.history import Violation
+from tests.chaos.load import REQUEST_MS, Worker
+
+TOPIC = "chaos-transactions"
+STATE_TOPIC = "__transaction_state"
+PARTITIONS = 3
+RECORDS = 4
+"""Records of one transaction, over the partitions in turn."""
+TIMEOUT_MS = 10_000
+"""After which the coordinator aborts what was left open."""
+ABORT_MARKER = b"\x00\x00\x00\x00"
+COMMIT_MARKER = b"\x00\x00\x00\x01"
+PATIENCE_S = 30.0
+
+
+class Transaction(NamedTuple):
+    producer: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}#{self.number}"
+
+    def values(self) -> list[tuple[int, bytes]]:
+        """(partition, value) of each of its records."""
+        return [
+            ((self.number + index) % PARTITIONS, f"{self.producer}:{self.number}:{index}".encode())
+            for index in range(RECORDS)
+        ]
+
+
+def decode(value: bytes | None) -> Transaction | None:
+    try:
+        producer, number, index = (value or b"").decode().split(":")
+        found = Transaction(producer, int(number))
+        return found if 0 <= int(index) < RECORDS else None
+    except ValueError:
+        return None
+
+
+class Outcomes:
+    """What the producers were told of their transactions. Safe for threads."""
+
+    def __init__(self) -> None:
+        self.committed: set[Transaction] = set()
+        self.aborted: set[Transaction] = set()
+        self.in_doubt: set[Transaction] = set()
+        self.restarts = 0
+        self._lock = threading.Lock()
+
+    def note(self, transaction: Transaction, outcome: str) -> None:
+        with self._lock:
+            getattr(self, outcome).add(transaction)
+
+    def restarted(self) -> None:
+        with self._lock:
+            self.restarts += 1
+
+
+def check(outcomes: Outcomes, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
+    """`final` is what a reader of committed records gets of every partition."""
+    count: Counter[tuple[int, bytes]] = Counter()
+    last: dict[tuple[int, str], int] = {}
+    reordered: list[str] = []
+    foreign: list[str] = []
+    there: set[Transaction] = set()
+    for partition, reads in final.items():
+        for offset, value in reads:
+            transaction = decode(value)
+            if transaction is None or value is None or (partition, value) not in transaction.values():
+                foreign.append(f"offset {offset} of {partition} has {value!r:.100}")
+                continue
+            there.add(transaction)
+            count[partition, value] += 1
+            before = last.get((partition, transaction.producer), -1)
+            if transaction.number < before:
+                reordered.append(f"{transaction} at {offset} of {partition} comes after #{before}")
+            last[partition, transaction.producer] = max(before, transaction.number)
+    lost = [
+        f"{transaction} was committed, and {value.decode()} is not in partition {partition}"
+        for transaction in sorted(outcomes.committed)
+        for partition, value in transaction.values()
+        if not count[partition, value]
+    ]
+    shown = [f"{transaction} was aborted, and is there" for transaction in sorted(outcomes.aborted & there)]
+    torn = [
+        f"{transaction} is there in part"
+        for transaction in sorted(outcomes.in_doubt & there)
+        if not all(count[place] for place in transaction.values())
+    ]
+    doubled = [f"{value.decode()} is {times} times in {p}" for (p, value), times in count.items() if times > 1]
+    known = outcomes.committed | outcomes.aborted | outcomes.in_doubt
+    foreign += [f"{transaction} is there, and nobody committed it" for transaction in sorted(there - known)]
+    lists = {"lost": lost, "aborted": shown, "torn": torn, "doubled": doubled, "reordered": reordered}
+    return [
+        violation
+        for kind, texts in (lists | {"foreign": foreign}).items()
+        for violation in told(kind, "transactions", texts)
+    ]
+
+
+def committed_records(log: bytes) -> tuple[list[Read], list[str]]:
+    """What of a log is committed, in the order of its offsets, and which transactions are still open."""
+    found: list[Read] = []
+    open_ones: dict[int, list[Read]] = {}
+    for batch in batches(log):
+        records = list(batch_records(batch))
+        if not batch.attributes & 0x10:
+            found += [(record.offset, record.value) for record in records]
+        elif not batch.is_control:
+            open_ones.setdefault(batch.producer_id, []).extend((record.offset, record.value) for record in records)
+        elif (key := records[0].key) == COMMIT_MARKER:
+            found += open_ones.pop(batch.producer_id, [])
+        elif key == ABORT_MARKER:
+            open_ones.pop(batch.producer_id, None)
+        else:
+            raise ValueError(f"offset {batch.base_offset} is a marker of an unknown kind: {key!r}")
+    left = [f"producer id {producer_id} from offset {reads[0][0]}" for producer_id, reads in open_ones.items()]
+    return sorted(found), left
+
+
+class TransactionSender(Worker):
+    """A producer of transactions, one after the other, with a new one in its place when it fails."""
+
+    def __init__(self, name: str, outcomes: Outcomes, bootstrap: str, pause_s: float) -> None:
+        super().__init__(name, TOPIC, bootstrap)
+        self.outcomes = outcomes
+        self._pause_s = pause_s
+        self._sending = threading.Event()
+        self._sending.set()
+        self.idle = threading.Event()
+
+    def hold(self) -> None:
+        self._sending.clear()
+
+    def go_on(self) -> None:
+        self._sending.set()
+
+    def work(self) -> None:
+        number = 0
+        producer: Any = None
+        while not self._ended.is_set():
+            if not self._sending.is_set():
+                self.idle.set()
+                time.sleep(0.02)
+                continue
+            self.idle.clear()
+            try:
+                if producer is None:
+                    producer = self.open()
+                self._one(producer, Transaction(self.name, number))
+            except (KafkaError, KafkaException):
+                self.outcomes.restarted()
+                self.close(producer)
+                producer = None
+                self._ended.wait(0.2)
+            number += 1
+            self._ended.wait(self._pause_s)
+        self.idle.set()
+        self.close(producer)
+
+    def _one(self, producer: Any, transaction: Transaction) -> None:
+        # Whoever comes after a producer that failed before its commit ends the transaction by aborting it.
+        outcome = "aborted"
+        try:
+            producer.begin_transaction()
+            for partition, value in transaction.values():
+                self.send(producer, partition, value)
+            if transaction.number % 4 == 3:
+                self.abort(producer)
+            else:
+                outcome = "in_doubt"
+                self.commit(producer)
+                outcome = "committed"
+        finally:
+            self.outcomes.note(transaction, outcome)
+
+    def open(self) -> Any:
+        raise NotImplementedError
+
+    def send(self, producer: Any, partition: int, value: bytes) -> None:
+        raise NotImplementedError
+
+    def commit(self, producer: Any) -> None:
+        raise NotImplementedError
+
+    def abort(self, producer: Any) -> None:
+        raise NotImplementedError
+
+    def close(self, producer: Any) -> None:
+        raise NotImplementedError
+
+
+class OurTransactions(TransactionSender):
+    def open(self) -> Producer:
+        producer = Producer(
+            bootstrap_servers=self.bootstrap,
+            transactional_id=self.name,
+            transaction_timeout_ms=TIMEOUT_MS,
+            request_timeout_ms=REQUEST_MS,
+            delivery_timeout_ms=20_000,
+            socket_connection_setup_timeout_ms=REQUEST_MS,
+        )
+        try:
+            producer.init_transactions(PATIENCE_S)
+        except BaseException:
+            producer.close(0)
+            raise
+        return producer
+
+    def send(self, producer: Any, partition: int, value: bytes) -> None:
+        producer.send(self.topic, value, partition=partition)
+
+    def commit(self, producer: Any) -> None:
+        producer.commit_transaction(PATIENCE_S)
+
+    def abort(self, producer: Any) -> None:
+        producer.abort_transaction(PATIENCE_S)
+
+    def close(self, producer: Any) -> None:
+        if producer is not None:
+            producer.close(0)
+
+
+class RdkafkaTransactions(TransactionSender):
+    def open(self) -> confluent_kafka.Producer:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": self.name,
+                "transaction.timeout.ms": TIMEOUT_MS,
+                "socket.timeout.ms": REQUEST_MS,
+                "request.timeout.ms": REQUEST_MS,
+                "socket.connection.setup.timeout.ms": REQUEST_MS,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(PATIENCE_S)
+        return producer
+
+    def send(self, producer: Any, partition: int, value: bytes) -> None:
+        producer.produce(self.topic, value, partition=partition)
+        producer.poll(0)
+
+    def commit(self, producer: Any) -> None:
+        self._patiently(producer.commit_transaction)
+
+    def abort(self, producer: Any) -> None:
+        self._patiently(producer.abort_transaction)
+
+    def _patiently(self, end: Any) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                end(5)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def close(self, producer: Any) -> None:
+        if producer is not None:
+            with contextlib.suppress(KafkaException):
+                producer.purge()

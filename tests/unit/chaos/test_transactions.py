@@ -1,0 +1,115 @@
+"""The check of transactions must find what is planted too."""
+
+from __future__ import annotations
+
+from kavka.records.builder import BatchBuilder
+from kavka.records.control import end_marker
+from kavka.records.record import Record
+from tests.chaos.checker import Read
+from tests.chaos.history import Violation
+from tests.chaos.transactions import Outcomes, Transaction, check, committed_records, decode
+
+ALL = [Transaction("a", number) for number in range(12)]
+
+
+def kinds(found: list[Violation]) -> set[str]:
+    return {violation.kind for violation in found}
+
+
+def sound() -> tuple[Outcomes, dict[int, list[Read]]]:
+    """Every fourth is aborted; number 6 is in doubt, and there."""
+    outcomes = Outcomes()
+    final: dict[int, list[Read]] = {0: [], 1: [], 2: []}
+    for transaction in ALL:
+        if transaction.number % 4 == 3:
+            outcomes.note(transaction, "aborted")
+            continue
+        outcomes.note(transaction, "in_doubt" if transaction.number == 6 else "committed")
+        for partition, value in transaction.values():
+            final[partition].append((len(final[partition]), value))
+    return outcomes, final
+
+
+def without(final: dict[int, list[Read]], place: tuple[int, bytes]) -> dict[int, list[Read]]:
+    return {p: [read for read in reads if (p, read[1]) != place] for p, reads in final.items()}
+
+
+def test_what_is_all_there_is_right_and_so_is_what_was_in_doubt_and_is_not() -> None:
+    outcomes, final = sound()
+    assert check(outcomes, final) == []
+    for place in ALL[6].values():
+        final = without(final, place)
+    assert check(outcomes, final) == []
+
+
+def test_a_record_of_a_committed_transaction_that_is_missing_is_lost() -> None:
+    outcomes, final = sound()
+    assert kinds(check(outcomes, without(final, ALL[4].values()[2]))) == {"lost"}
+
+
+def test_a_transaction_in_doubt_that_is_there_in_part_is_torn() -> None:
+    outcomes, final = sound()
+    assert kinds(check(outcomes, without(final, ALL[6].values()[0]))) == {"torn"}
+
+
+def test_an_aborted_transaction_that_is_there_is_found() -> None:
+    outcomes, final = sound()
+    outcomes.committed.discard(ALL[11])
+    outcomes.aborted.discard(ALL[11])
+    outcomes.note(ALL[11], "aborted")
+    partition, value = ALL[11].values()[0]
+    final[partition].append((100, value))
+    assert kinds(check(outcomes, final)) == {"aborted"}
+
+
+def test_a_record_that_is_there_twice_is_doubled() -> None:
+    outcomes, final = sound()
+    partition, value = ALL[10].values()[0]
+    final[partition].append((100, value))
+    assert kinds(check(outcomes, final)) == {"doubled"}
+
+
+def test_transactions_out_of_their_order_are_found() -> None:
+    outcomes, final = sound()
+    final[0].reverse()
+    assert kinds(check(outcomes, final)) == {"reordered"}
+
+
+def test_what_nobody_sent_is_foreign() -> None:
+    outcomes, final = sound()
+    final[0].append((100, b"rubbish"))
+    assert kinds(check(outcomes, final)) == {"foreign"}
+    outcomes, final = sound()
+    outcomes.committed.discard(ALL[0])
+    assert kinds(check(outcomes, final)) == {"foreign"}
+    assert decode(None) is None
+    assert decode(b"a:1:99") is None
+
+
+def batch(offset: int, producer_id: int, value: bytes, *, transactional: bool = True) -> bytes:
+    builder = BatchBuilder(
+        base_offset=offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=transactional
+    )
+    builder.append(Record(timestamp=1, key=None, value=value))
+    return bytes(builder.build())
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    data = bytearray(end_marker(commit, producer_id, 0, 0, 1))
+    data[:8] = offset.to_bytes(8, "big")
+    return bytes(data)
+
+
+def test_committed_records_are_found_in_the_bytes_of_a_log() -> None:
+    log = (
+        batch(0, 1, b"one")
+        + batch(1, 2, b"two")
+        + marker(2, 2, commit=False)
+        + batch(3, 3, b"three")
+        + marker(4, 1, commit=True)
+        + batch(5, 1, b"open")
+        + marker(6, 3, commit=True)
+    )
+    found, left = committed_records(log)
+    assert found == [(0, b"one"), (3, b"three")]
+    assert left == ["producer id 1 from offset 5"]
