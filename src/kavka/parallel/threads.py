@@ -115,18 +115,26 @@ class ConsumerThreads:
                     self._consumers.add(consumer)
                 try:
                     _Loop(self, consumer).run()
+                except BaseException as error:
+                    # Before this consumer leaves the group: what it could not handle would go to another one.
+                    self._end_all(error)
+                    raise
                 finally:
                     with self._lock:
                         self._consumers.discard(consumer)
         except BaseException as error:
-            with self._lock:
-                if self._error is None:
-                    self._error = error
-            log.info("A thread of consumers ends, and the others with it: %r", error)
-            self._stopping.set()
-            with self._lock:
-                for consumer in self._consumers:
-                    consumer.wakeup()
+            self._end_all(error)
+
+    def _end_all(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+        log.info("A thread of consumers ends, and the others with it: %r", error)
+        self._stopping.set()
+        with self._lock:
+            for consumer in self._consumers:
+                consumer.wakeup()
 
 
 class _Loop:
