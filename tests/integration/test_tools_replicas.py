@@ -1,0 +1,59 @@
+"""replica-verification on clusters of three, ours and Apache's."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from kavka import Admin, NewTopic, Producer
+from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
+from tests.support.java_client import tool_command
+from tests.support.processes import die_with_parent
+from tests.support.tools import our_command
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
+
+
+@pytest.fixture(scope="module", params=["kavka", "apache"])
+def cluster(
+    request: pytest.FixtureRequest, java_parts: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp(f"replicas-{request.param}")
+    zookeeper = ZooKeeper(folder / "zookeeper")
+    kind = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
+    try:
+        with kind(folder / "brokers", zookeeper) as running:
+            yield running
+    finally:
+        zookeeper.kill()
+
+
+def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("replicated", 2, 3)])
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all", batch_size=500) as producer:
+        for number in range(2000):
+            producer.send("replicated", f"record {number}", partition=number % 2)
+    args = (
+        "--broker-list", cluster.bootstrap_servers, "--topics-include", "replicated", "--time", "-2",
+        "--report-interval-ms", "500",
+    )  # fmt: skip
+    for command in (our_command("replica-verification", *args), tool_command("3.9.1", "replica-verification", *args)):
+        running = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+        )
+        assert running.stdout is not None
+        assert running.stdout.readline().endswith(": verification process is started\n")
+        wanted = r"\S+ \S+: max lag is 0 for partition replicated-[01] at offset 1000 among 2 partitions\n"
+        line = running.stdout.readline()
+        while not re.fullmatch(wanted, line):
+            assert re.search(r": max lag is \d+ for partition ", line), line
+            line = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+        assert running.returncode == 130
