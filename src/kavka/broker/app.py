@@ -69,6 +69,8 @@ from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
 
 log = logging.getLogger(__name__)
+progress_log = logging.getLogger("kavka.progress")
+"""How far something is that takes long: whoever runs at a terminal may show it as one line that changes."""
 
 METADATA_FILE = "metadata.db"
 # How long a broker that joins a cluster waits to be told of it before it says that it is ready.
@@ -292,7 +294,7 @@ class Broker:
         cancelled = False
 
         def progress(done: int, total: int, now: Sequence[str]) -> None:
-            log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
+            progress_log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
             if cancelled:
                 raise LogDirError("the start was cancelled")
 

@@ -19,6 +19,7 @@ from kavka.broker.settings import Listener, Settings, SettingsError
 from kavka.cli import running
 from kavka.cli.daemon import BrokerDaemon
 from kavka.cli.options import Arguments, Command, Option, Positional
+from kavka.cli.output import Progress
 from kavka.cli.tool import run
 from kavka.common.config import ConfigError
 
@@ -29,6 +30,7 @@ log = logging.getLogger("kavka")
 
 STOP_TIMEOUT_S = 60.0
 PATIENCE_AFTER_EOF_S = 5.0
+PROGRESS_LOGGER = "kavka.progress"
 
 
 _OVERRIDE = Option("override", "A setting that counts more than the file's.", "name=value", repeated=True)
@@ -129,6 +131,7 @@ def _serve(settings: Settings, ready_fd: int | None) -> int:
 def _announcer(settings: Settings, ready_fd: int | None) -> Callable[[Sequence[Listener]], None]:
     def announce(listeners: Sequence[Listener]) -> None:
         """Called once the broker answers, with the ports it really has."""
+        _clear_progress()
         where = ", ".join(map(str, listeners))
         data = ", ".join(map(str, settings.log_dirs))
         if sys.stdout.isatty():
@@ -180,6 +183,28 @@ def _set_up_logging() -> None:
     if level not in logging.getLevelNamesMapping():
         level = "WARNING" if sys.stderr.isatty() else "INFO"
     logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+    if level == "WARNING" and sys.stderr.isatty():
+        progress = logging.getLogger(PROGRESS_LOGGER)
+        progress.setLevel(logging.INFO)
+        progress.propagate = False
+        progress.handlers = [_ProgressLine()]
+
+
+class _ProgressLine(logging.Handler):
+    """At a terminal: how far a recovery is, as one line that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = Progress()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.line.show(record.getMessage(), now=True)
+
+
+def _clear_progress() -> None:
+    for handler in logging.getLogger(PROGRESS_LOGGER).handlers:
+        if isinstance(handler, _ProgressLine):
+            handler.line.clear()
 
 
 def _stop_on_eof() -> None:
@@ -212,5 +237,6 @@ def _explain(error: OSError) -> str:
 
 
 def _fail(message: str) -> int:
+    _clear_progress()
     print(f"kavka: {message}", file=sys.stderr)
     return 1

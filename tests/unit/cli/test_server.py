@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import sys
 import types
@@ -154,3 +156,21 @@ def test_the_shipped_files_are_valid():
     given = server.Settings.load(config / "server.properties")
     assert given.warnings == ()
     assert given.in_cluster
+
+
+def test_at_a_terminal_a_recovery_is_one_line_that_changes(app, monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.delenv("KAVKA_LOG_LEVEL", raising=False)
+    progress = logging.getLogger(server.PROGRESS_LOGGER)
+    try:
+        server._set_up_logging()
+        progress.info("Loaded %d of %d logs", 1, 2)
+        progress.info("Loaded %d of %d logs", 2, 2)
+        server._fail("the end")
+    finally:
+        progress.handlers, progress.propagate = [], True
+        progress.setLevel(logging.NOTSET)
+    shown = terminal.getvalue()
+    assert shown == "\rLoaded 1 of 2 logs\x1b[K\rLoaded 2 of 2 logs\x1b[K\r\x1b[Kkavka: the end\n"
