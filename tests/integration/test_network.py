@@ -257,6 +257,10 @@ def test_the_metrics_say_what_went_in_and_out_what_was_asked_and_what_there_is(t
             assert seen.value("kavka_partitions") == 4
             assert seen.value("kavka_offline_partitions") == 0
             assert seen.value("kavka_offline_log_directories") == 0
+            assert seen.value("kavka_controller_active") == 1
+            assert seen.value("kavka_controller_partitions") == 4
+            assert seen.value("kavka_controller_offline_partitions") == 0
+            assert seen.value("kavka_controller_preferred_replica_imbalance") == 0
             assert seen.value("kavka_log_size_bytes", topic=TOPIC, partition="0") == 4 * len(batch)
             assert seen.value("kavka_log_size_bytes", topic="other", partition="2") == 0
             assert seen.value("kavka_log_end_offset", topic=TOPIC, partition="0") == 12

@@ -22,7 +22,7 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
-from kavka.broker.gauges import add_gauges
+from kavka.broker.gauges import add_controller_gauges, add_gauges
 from kavka.broker.membership import Membership
 from kavka.broker.metrics_listener import MetricsListener
 from kavka.broker.orders import Orders
@@ -170,6 +170,7 @@ class Broker:
         closing.push_async_callback(schedule.stop)
         closing.callback(self.log_manager.stop_jobs)
         add_gauges(self.metrics, self.replica_manager, self.log_manager)
+        add_controller_gauges(self.metrics, self.controller)
         if settings.metrics_listener is not None:
             with _naming("metrics.listener", settings["metrics.listener"]):
                 metrics = MetricsListener(*settings.metrics_listener, self.metrics)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kavka.common.metrics import Registry
+from kavka.controller.context import ControllerContext
+from kavka.controller.controller import Controller
+from kavka.controller.partition_states import PartitionState
 from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.storage.log_manager import LogManager
@@ -42,6 +45,38 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
         read=lambda: float(len(logs.dirs) - len(logs.online_dirs)),
     )
     _add_replication(metrics, replicas)
+
+
+def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
+    """All but the first are 0 on a broker that is not the controller."""
+
+    def gauge(name: str, help: str, count: Callable[[ControllerContext], int]) -> None:
+        metrics.gauge(
+            name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0
+        )
+
+    gauge("kavka_controller_active", "1 on the broker that is the controller", lambda context: 1)
+    gauge("kavka_controller_topics", "Topics of the cluster", lambda context: len(context.topics))
+    gauge("kavka_controller_partitions", "Partitions of the cluster", lambda context: len(context.partition_states))
+    gauge(
+        "kavka_controller_offline_partitions",
+        "Partitions of the cluster without a leader",
+        lambda context: sum(s is not PartitionState.ONLINE for s in list(context.partition_states.values())),
+    )
+    gauge(
+        "kavka_controller_preferred_replica_imbalance",
+        "Partitions of the cluster that are not led by their first replica",
+        lambda context: sum(
+            leadership.state.leader not in context.replicas_of(tp)[:1]
+            for tp, leadership in list(context.leaderships.items())
+        ),
+    )
+    gauge("kavka_controller_topics_to_delete", "Topics on their way out", lambda context: len(context.topics_to_delete))
+    gauge(
+        "kavka_controller_reassigning_partitions",
+        "Partitions that are being moved",
+        lambda context: len(context.reassigning),
+    )
 
 
 def _add_replication(metrics: Registry, replicas: ReplicaManager) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.metadata import paths
-from kavka.metadata.paths import PartitionStateNode
+from kavka.metadata.paths import PartitionStateNode, ReplicaAssignment, TopicNode
 from kavka.metadata.store import StoreUnavailable
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.unit.controller.cluster import Cluster, in_cluster
@@ -166,6 +167,39 @@ def test_topics_with_nodes_that_make_no_sense_hinder_no_other() -> None:
         await cluster.store.set(paths.topic("bad-0"), good)
         await cluster.quiet()
         assert cluster.nodes[2].broker.cache.topics["bad-0"].partitions[0].leader == 2
+
+    in_cluster(body)
+
+
+def test_thousands_of_partitions_take_few_writes_and_few_requests() -> None:
+    """One partition more must cost neither a write nor a request of its own."""
+    count = 2000
+
+    async def body(cluster: Cluster) -> None:
+        layout = {p: ReplicaAssignment(tuple((p + k) % 3 for k in range(3))) for p in range(count)}
+        await cluster.store.create(paths.topic("t"), TopicNode(paths.random_id(), layout).encode())
+        await cluster.quiet()
+        assert cluster.controller_id == 0
+
+        async def costs(happening: Awaitable[None]) -> tuple[int, int]:
+            for node in cluster.nodes.values():
+                node.broker.told.clear()
+            before = cluster.tree.multis
+            await happening
+            await cluster.until(lambda: cluster.controller_id is not None)
+            await cluster.quiet()
+            return cluster.tree.multis - before, max(len(node.broker.told) for node in cluster.nodes.values())
+
+        # The controller dies with its broker: an election and a smaller ISR for every partition, 200 to a write.
+        writes, requests = await costs(cluster.nodes[0].kill())
+        assert writes <= 2 * count / 200 + 10 and requests <= 10
+        context = cluster.controller.context
+        assert all(leadership.state.leader in (1, 2) for leadership in context.leaderships.values())
+        writes, requests = await costs(cluster.nodes[0].start())
+        assert writes <= 5 and requests <= 10
+        assert len(cluster.nodes[0].broker.leads) == count
+        writes, requests = await costs(cluster.store.delete(paths.CONTROLLER))
+        assert writes <= 5 and requests <= 10
 
     in_cluster(body)
 
