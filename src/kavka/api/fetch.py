@@ -292,8 +292,10 @@ class _Fetch:
             if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
                 return True
             total += size
-        nothing_asked = not results and self._context.follower is None
-        if nothing_asked or total >= self._min_bytes or self._cold_headers:
+        context = self._context
+        # A follower that begins a session is told its number at once: it may soon have more to ask for.
+        at_once = not results if context.follower is None else not context.incremental
+        if at_once or total >= self._min_bytes or self._cold_headers:
             return True
         # What was found may be little only because the segment ends there.
         return total > 0 and self.ready()

@@ -38,7 +38,8 @@ from kavka.protocol.messages.fetch import (
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication import follower
-from kavka.replication.partition import Partition, Shared
+from kavka.replication.partition import Partition
+from kavka.replication.shared import Shared
 
 if TYPE_CHECKING:
     from kavka.client.connection import Connection
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 CHANNEL = "fetch"
 QUESTIONS = "fetch-questions"
 FIRST_BACKOFF_S = 0.02
+# How long an answer that is on its way may take to begin to arrive.
+ANSWER_TIME_S = 0.02
 LATEST = -1
 EARLIEST = -2
 EARLIEST_LOCAL = -4
@@ -79,6 +82,7 @@ class Following:
         "attempts",
         "failed",
         "gone",
+        "hurries",
         "index",
         "lag",
         "leader_epoch",
@@ -100,6 +104,8 @@ class Following:
         self.lag = -1
         self.resting = False
         self.failed = False
+        # Whether what a leader holds back for others is to be given up for it.
+        self.hurries = True
         self.gone = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -132,6 +138,7 @@ class ReplicaFetcher:
         self._backoff: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: _Asked | None = None
+        self._flushing: set[_Flushing] = set()
         # The session: what the leader has been told, what it has to be told next.
         self._session_id = 0
         self._session_epoch = FULL_SESSION
@@ -212,6 +219,8 @@ class ReplicaFetcher:
             one.timer = None
             self._changed[one] = None
             self._wake()
+            if one.hurries:
+                self._hurry()
 
     def _partition_failed(self, one: Following, error: BaseException) -> None:
         """It cannot be written to. A disk that is broken is the log manager's matter; after anything else it is tried
@@ -229,9 +238,35 @@ class ReplicaFetcher:
     def _wake_soon(self) -> None:
         """With all that one order brings."""
         self._loop.call_soon(self._wake)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """A request that the leader holds until there is something to send would hold up a new partition, too: give it
+        up for a new connection, unless an answer is just coming. Not the first one of a session: its answer says how to
+        replace that."""
+        asked, connection = self._asked, self._connection
+        if self._session_epoch == FULL_SESSION:
+            return
+        if asked is not None and connection is not None and not asked.given_up:
+            asked.given_up = True
+            self._loop.call_later(ANSWER_TIME_S, self._give_up, asked, connection, connection.bytes_in)
+
+    def _give_up(self, asked: _Asked, connection: Connection, bytes_in: int) -> None:
+        if self._asked is not asked or self._closed:
+            return
+        asked.given_up = False
+        if not self._changed or connection.bytes_in != bytes_in:
+            return
+        self._asked = None
+        self._connection = None
+        self._peers.close_channel(self.source, CHANNEL)
+        self._begin_session()
+        self._wake()
 
     def _wake(self) -> None:
-        if self._closed or self._asked is not None or self._connecting is not None or self._backoff is not None:
+        if self._asked is not None or self._connecting is not None or self._backoff is not None or self._flushing:
+            return
+        if self._closed:
             return
         if not self._in_session and not self._changed:
             return
@@ -416,6 +451,7 @@ class ReplicaFetcher:
             self._refused(one, _code(data.error_code))
             return
         one.attempts = 0
+        one.hurries = False
         if data.diverging_epoch.epoch >= 0 or data.diverging_epoch.end_offset >= 0:
             follower.truncate(partition, self._log_manager, data.diverging_epoch)
             # The marks in this answer do not count, as more may have to be cut; and a leader tells them only once.
@@ -441,12 +477,13 @@ class ReplicaFetcher:
             self._changed[one] = None
 
     def _flush(self, one: Following) -> None:
-        """To ask for more is to say that all before is safe here; so first it is flushed, where that is asked for."""
-        self._leave_out(one)
-        one.resting = True
+        """To ask for more is to say that all before is safe here; so first it is flushed, where that is asked for.
+        Nothing else is asked for meanwhile: that request might be held for long."""
         partition = one.partition
         assert partition.log is not None
-        partition.produce_waiters.add(_Flushing(self, one, partition.log.end_offset))
+        flushing = _Flushing(self, partition.log.end_offset)
+        self._flushing.add(flushing)
+        partition.produce_waiters.add(flushing)
         partition.advance()
 
     def _failed_to_take(self, one: Following, error: Exception) -> None:
@@ -481,6 +518,7 @@ class ReplicaFetcher:
             log.log(level, "%s: broker %d refuses a fetch: %s", tp, self.source, code.name)
             # After an election the leader may hear of it later than its followers: that is a matter of milliseconds.
             self._rest(one, self._patience(one.attempts) if is_usual else backoff)
+            one.hurries = is_usual
             one.attempts += 1
 
     # ---- where to begin when the end of our log is not within the leader's
@@ -531,9 +569,10 @@ class ReplicaFetcher:
 class _Asked:
     """The request in flight, as the connection's place for its answer."""
 
-    __slots__ = ("_connection", "_fetcher")
+    __slots__ = ("_connection", "_fetcher", "given_up")
 
     def __init__(self, fetcher: ReplicaFetcher, connection: Connection) -> None:
+        self.given_up = False
         self._fetcher = fetcher
         self._connection = connection
 
@@ -558,21 +597,25 @@ class _Asked:
 class _Flushing:
     """Waits, as an append does, for what was copied to be on disk."""
 
-    __slots__ = ("_end", "_fetcher", "_one")
+    __slots__ = ("_end", "_fetcher")
 
-    def __init__(self, fetcher: ReplicaFetcher, one: Following, end: int) -> None:
+    def __init__(self, fetcher: ReplicaFetcher, end: int) -> None:
         self._fetcher = fetcher
-        self._one = one
         self._end = end
 
     def check(self, partition: Partition) -> None:
         the_log = partition.log
         if the_log is not None and the_log.flushed_offset >= min(self._end, the_log.end_offset):
-            partition.produce_waiters.discard(self)
-            self._fetcher._go_on_with(self._one)
+            self._done(partition)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
+        """It is no longer followed, or its disk has failed."""
+        self._done(partition)
+
+    def _done(self, partition: Partition) -> None:
         partition.produce_waiters.discard(self)
+        self._fetcher._flushing.discard(self)
+        self._fetcher._wake_soon()
 
 
 def _code(number: int) -> ErrorCode:

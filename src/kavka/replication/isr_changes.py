@@ -22,7 +22,7 @@ from kavka.protocol.messages.alter_partition import (
     BrokerState,
 )
 from kavka.protocol.primitives import ZERO_UUID
-from kavka.replication.partition import IsrChange
+from kavka.replication.shared import IsrChange
 
 log = logging.getLogger(__name__)
 

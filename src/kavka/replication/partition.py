@@ -18,20 +18,18 @@ and takes the high watermark over from it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from time import monotonic
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.metrics import Counter
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kavka.replication.follower_session import FollowerSession
 from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
 from kavka.replication.read_replica import Candidate, choose
-from kavka.replication.settings import UNLIMITED, ReplicationSettings
-from kavka.replication.throttle import Throttle, is_throttled
+from kavka.replication.shared import IsrChange, Shared
+from kavka.replication.throttle import is_throttled
 from kavka.replication.waiting import AppendWaiter, FetchWaiter
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
@@ -47,67 +45,6 @@ READ_ALL = 2
 
 # Runs a function in a worker thread, then gives its error (or None) to the second on the loop.
 RunInWorker = Callable[[Callable[[], Any], Callable[[BaseException | None], None]], None]
-
-
-class IsrChange:
-    """A change of the ISR that the controller is asked for: one more member, or fewer."""
-
-    __slots__ = ("expands", "given_up", "isr", "leader_epoch", "partition", "partition_epoch")
-
-    def __init__(self, partition: Partition, isr: frozenset[int], expands: bool) -> None:
-        self.given_up = False
-        self.partition = partition
-        self.isr = isr
-        self.expands = expands
-        self.leader_epoch = partition.leader_epoch
-        self.partition_epoch = partition.partition_epoch
-
-    def __repr__(self) -> str:
-        return f"IsrChange({self.partition.topic_partition}, {sorted(self.isr)}, epoch {self.leader_epoch})"
-
-
-class IsrSubmitter(Protocol):
-    def submit(self, change: IsrChange) -> None: ...
-
-
-class Shared:
-    """What all partitions of a broker have in common."""
-
-    __slots__ = (
-        "alive",
-        "bytes_in",
-        "bytes_out",
-        "follower_throttle",
-        "isr_changes",
-        "isr_expands",
-        "isr_shrinks",
-        "leader_throttle",
-        "monotonic",
-        "settings",
-    )
-
-    def __init__(self, settings: ReplicationSettings | None = None) -> None:
-        self.monotonic: Callable[[], float] = monotonic
-        self.alive: Callable[[], Collection[int]] = tuple
-        """The ids of the brokers that are alive, as far as this one knows."""
-        self.isr_changes: IsrSubmitter | None = None
-        self.isr_expands = Counter()
-        self.isr_shrinks = Counter()
-        self.bytes_in = Counter()
-        self.bytes_out = Counter()
-        self.leader_throttle = Throttle(UNLIMITED)
-        self.follower_throttle = Throttle(UNLIMITED)
-        self.use_settings(settings or ReplicationSettings())
-
-    def use_settings(self, settings: ReplicationSettings) -> None:
-        self.settings = settings
-        for throttle, rate in (
-            (self.leader_throttle, settings.leader_throttled_rate),
-            (self.follower_throttle, settings.follower_throttled_rate),
-        ):
-            throttle.rate = rate
-            throttle.count = settings.quota_samples
-            throttle.window_s = settings.quota_sample_s
 
 
 class Partition:

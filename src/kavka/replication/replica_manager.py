@@ -29,9 +29,10 @@ from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.fetcher import ReplicaFetcher
 from kavka.replication.isr_changes import IsrChanges
 from kavka.replication.metadata_cache import MetadataCache
-from kavka.replication.partition import Partition, RunInWorker, Shared
+from kavka.replication.partition import Partition, RunInWorker
 from kavka.replication.peers import Peers
 from kavka.replication.settings import ReplicationSettings
+from kavka.replication.shared import Shared
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.log import Log
 from kavka.storage.log_dir import LogDir

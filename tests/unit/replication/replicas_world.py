@@ -364,6 +364,7 @@ class FakeConnection:
         self.origin = origin
         self.target = target
         self.closed = False
+        self.bytes_in = 0
         self._in_flight: list[Any] = []
         self._futures: set[asyncio.Future[Any]] = set()
 
@@ -405,6 +406,7 @@ class FakeConnection:
         except OSError:
             self.close()  # the file was cut meanwhile
             return
+        self.bytes_in += len(data)
         decoded, _ = APIS[api_key].response_class().decode(memoryview(data), 0, version)
         self._in_flight.remove(answer)
         if not answer.done():

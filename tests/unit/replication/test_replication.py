@@ -466,3 +466,30 @@ def test_an_order_that_says_nothing_new_does_not_end_a_change_of_the_isr_that_is
         assert partition.partition_epoch == world.partition_epoch
 
     in_world(tmp_path, body, brokers=(0, 1))
+
+
+def test_a_new_partition_does_not_wait_for_the_fetch_that_is_held_for_the_others(tmp_path):
+    async def body(world: World) -> None:
+        await world.elect(0, isr=[0, 1])
+        await world.committed()
+        await world.caught_up()
+        begun = asyncio.get_running_loop().time()
+        await world.elect(0)  # a new epoch, for which the follower has to begin anew
+        assert (await world.committed()).error_code == 0
+        assert asyncio.get_running_loop().time() - begun < 20
+
+    in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, fetch_wait_max_ms=30_000))
+
+
+def test_a_partition_that_is_flushed_holds_up_only_the_next_request(tmp_path):
+    """Not for as long as the leader may hold a request for the others."""
+
+    async def body(world: World) -> None:
+        await world.elect(0, isr=[0, 1])
+        for _ in range(3):
+            assert (await world.committed()).error_code == 0
+        assert world.log(1).flushed_offset == 3
+
+    in_world(
+        tmp_path, body, brokers=(0, 1), settings=replace(QUICK, fetch_wait_max_ms=30_000), flush_messages=1
+    )
