@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kavka import Admin, ConfigResource, Consumer, Producer
+from kavka import Admin, ConfigResource, Consumer, Producer, TopicPartition
 from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.side_by_side import SideBySide
@@ -29,7 +29,8 @@ def cluster(
     zookeeper = ZooKeeper(folder / "zookeeper")
     kind = {"kavka": KavkaCluster, "apache": ApacheCluster}[request.param]
     try:
-        with kind(folder / "brokers", zookeeper) as running:
+        two_disks = {0: (folder / "disk-1", folder / "disk-2")}
+        with kind(folder / "brokers", zookeeper, log_dirs=two_disks) as running:
             yield running
     finally:
         zookeeper.kill()
@@ -322,6 +323,7 @@ def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None
 
 def in_order(log_dirs: dict) -> dict:
     for broker in log_dirs["brokers"]:
+        broker["logDirs"].sort(key=lambda directory: directory["logDir"])
         for directory in broker["logDirs"]:
             directory["partitions"].sort(key=lambda entry: entry["partition"])
     log_dirs["brokers"].sort(key=lambda broker: broker["broker"])
@@ -423,6 +425,37 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
     both.fails_same(tool, "--verify")
     both.fails_same(tool, "--list", "--throttle", "5")
     both.fails_same(tool, "--list", "--generate", says="exactly one action")
+
+
+def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, tmp_path: Path) -> None:
+    both = both39
+    make_topics(both)
+    tool, servers = "reassign-partitions", ("--bootstrap-server", both.cluster.bootstrap_servers)
+    disks = {str(path) for path in both.cluster.log_dirs[0]}
+    said: dict[str, list[str]] = {}
+    with Admin(bootstrap_servers=both.cluster.bootstrap_servers) as admin:
+
+        def place(name: str) -> str:
+            found = admin.describe_log_dirs([0], [TopicPartition(name, 0)])[0]
+            return next(path for path, description in found.items() if description.replicas)
+
+        for (who, name), run in zip(both.names.items(), (ours, both.apache.run), strict=True):
+            there = place(name)
+            (other,) = disks - {there}
+            entry = {"topic": name, "partition": 0, "replicas": [0, 1], "log_dirs": [other, "any"]}
+            (tmp_path / f"{who}.json").write_text(json.dumps({"version": 1, "partitions": [entry]}))
+            file = ("--reassignment-json-file", str(tmp_path / f"{who}.json"))
+            limit = ("--replica-alter-log-dirs-throttle", "10000000")
+            started = run(tool, *servers, "--execute", *file, *limit)
+            assert started.code == 0, started
+            assert f"Successfully started moving log directory to {other} for replica {name}-0" in started.out
+            assert ours(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles").code == 0
+            assert place(name) == other
+            verified = run(tool, *servers, "--verify", *file)
+            assert verified.code == 0, verified
+            said[who] = [text.out.replace(other, "OTHER") for text in (started, verified)]
+    for mine, its in zip(said["ours"], said["java"], strict=True):
+        both.same_but_for_names(mine, its)
 
 
 def test_a_broker_that_is_gone_and_leaders_that_come_back(both39: SideBySide) -> None:

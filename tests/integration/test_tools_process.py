@@ -164,6 +164,26 @@ def test_what_is_wrong_is_one_line_on_standard_error(argv: list[str], words: str
     assert failed.err.count("\n") == 1
 
 
+def test_values_that_are_too_large_are_one_line_too(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
+    servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
+    deep, large = tmp_path / "deep.json", tmp_path / "large.json"
+    deep.write_text("[" * 100_000)
+    large.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 10**30}]}))
+    for tool, *args in (
+        ("topics", "--create", "--topic", "x" * 40_000),
+        ("topics", "--create", "--topic", "x", "--partitions", "99999999999"),
+        ("topics", "--create", "--topic", "a\udcff"),
+        ("consumer-groups", "--describe", "--group", "x" * 40_000),
+        ("configs", "--alter", "--topic", topic, "--add-config", "retention.ms=" + "9" * 40_000),
+        ("configs", "--describe", "--broker", "99999999999"),
+        ("delete-records", "--offset-json-file", str(deep)),
+        ("delete-records", "--offset-json-file", str(large)),
+    ):
+        failed = ours(tool, *servers, *args)
+        assert failed.code == 1
+        assert failed.err.count("\n") == 1
+
+
 def test_settings_of_the_client_are_read_from_a_file(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("client.id=a-name\nrequest.timeout.ms=5000\n")

@@ -162,6 +162,7 @@ def _entries(admin: Admin, kind: str, name: str, everything: bool) -> list[Confi
     from kavka.client.admin.types import ConfigSource
 
     resource = _resource(kind, name)
+    _check_broker(admin, kind, name)
     entries = admin.describe_configs(resource, include_synonyms=True)[resource].values()
     dynamic = {
         "topics": ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -173,6 +174,14 @@ def _entries(admin: Admin, kind: str, name: str, everything: bool) -> list[Confi
     return sorted(entries, key=lambda entry: entry.name)
 
 
+def _check_broker(admin: Admin, kind: str, name: str) -> None:
+    """A broker is asked itself: one that is not there would be waited for."""
+    if kind in ("brokers", "broker-loggers") and name:
+        there = [node.id for node in admin.describe_cluster().nodes]
+        if int(name) not in there:
+            raise ToolError(f"there is no broker {name}; the cluster has {', '.join(map(str, there))}")
+
+
 def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
     from kavka.client.admin.types import AlterConfigOp
 
@@ -181,6 +190,7 @@ def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: l
         unknown = [key for key in deleted if key not in there]
         if unknown:
             raise ToolError(f"Invalid config(s): {','.join(unknown)}")
+    _check_broker(admin, kind, name)
     changes = [AlterConfigOp(key, value) for key, value in added.items()]
     changes += [AlterConfigOp.delete(key) for key in deleted]
     admin.incremental_alter_configs({_resource(kind, name): changes})

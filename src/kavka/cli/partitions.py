@@ -52,7 +52,7 @@ def described_topics(admin: Admin, topics: Iterable[str]) -> list[TopicDescripti
         return list(error.results.values())
 
 
-def read_json(path: str, what: str = "") -> Any:
+def read_json(path: str) -> Any:
     """A JSON file; what is wrong with it is said with line and column."""
     import json
 
@@ -60,9 +60,11 @@ def read_json(path: str, what: str = "") -> Any:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except json.JSONDecodeError as error:
-        raise ToolError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}{what}") from None
+        raise ToolError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except UnicodeDecodeError:
         raise ToolError(f"{path}: this is not text in UTF-8") from None
+    except RecursionError:
+        raise ToolError(f"{path}: lists in lists in lists, too many of them") from None
 
 
 def member(value: Any, name: str, kind: type, where: str) -> Any:

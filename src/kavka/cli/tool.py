@@ -61,8 +61,10 @@ def _explained(command: Command, program: str, error: Exception) -> int:
     from kavka.common.config import ConfigError
     from kavka.common.errors import KafkaError
     from kavka.common.properties import PropertiesError
+    from kavka.protocol.primitives import ProtocolError
 
-    if isinstance(error, (KafkaError, ConfigError, PropertiesError)):
+    # What cannot be put into a request was too long or too large on the command line.
+    if isinstance(error, (KafkaError, ConfigError, PropertiesError, ProtocolError)):
         return fail(f"{command.error or f'{program}: '}{reason(error)}")
     if isinstance(error, OSError) and error.strerror:
         return fail(f"{program}: {error.filename}: {error.strerror}" if error.filename else f"{program}: {error}")
