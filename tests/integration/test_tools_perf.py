@@ -167,6 +167,28 @@ def test_ctrl_c_ends_both_quietly(target: Target, topic: str) -> None:
         assert (running.returncode, err) == (130, b"")
 
 
+def test_a_reader_that_has_seen_enough_ends_them_quietly(target: Target, topic: str) -> None:
+    server = ("--bootstrap-server", target.bootstrap_servers, "--topic", topic)
+    for command in (
+        our_command(
+            "producer-perf-test", *server, "--num-records", "100000000", "--record-size", "100", "--throughput", "500",
+            "--reporting-interval", "100",
+        ),
+        our_command("verifiable-producer", *server, "--throughput", "500"),
+        our_command("verifiable-consumer", *server, "--group-id", f"g-{topic}", "--verbose"),
+        our_command("consumer-perf-test", *server, "--messages", "100000000", "--show-detailed-stats",
+                    "--reporting-interval", "1", "--timeout", "5000"),
+    ):  # fmt: skip
+        running = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent
+        )
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(timeout=60) == 0
+        assert running.stderr.read() == b""
+
+
 def test_a_person_at_a_terminal_sees_a_live_line(target: Target, topic: str) -> None:
     for tool, *args in (
         ("producer-perf-test", "--num-records", "3000", "--record-size", "100", "--throughput", "2000"),

@@ -134,6 +134,7 @@ class PerfTest:
         self._throttled = args["throughput"] >= 0
         self._steady: ProducerStats | None = None
         self._failures: dict[str, int] = {}
+        self._reader_gone = False
         if self._warmup:
             print(
                 f"Warmup first {self._warmup} records. Steady state results will print after the complete test summary."
@@ -158,12 +159,14 @@ class PerfTest:
                 open_since = None
             if throttled:
                 self._throttle.after(number)
-            if not number % _LIVE_EVERY or self._failures:
+            if not number % _LIVE_EVERY or self._failures or self._reader_gone:
                 self._look(live)
         if open_since is not None:
             producer.commit_transaction()
 
     def _look(self, live: bool) -> None:
+        if self._reader_gone:
+            raise BrokenPipeError
         if self._failures and not self.stats.count:
             raise ToolError(f"nothing could be sent: {next(iter(self._failures))}")
         if live:
@@ -187,14 +190,20 @@ class PerfTest:
             self._say(stats, due)
 
     def _begin_steady(self) -> None:
-        self._progress.clear()
-        print("In steady state.", flush=True)
+        self._print("In steady state.")
         self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
 
     def _say(self, stats: ProducerStats, due: bool) -> None:
         if due:
-            self._progress.clear()
-            print(stats.window_line(), flush=True)
+            self._print(stats.window_line())
+
+    def _print(self, line: str) -> None:
+        """From the producer's thread: what goes wrong here is for the one that sends."""
+        self._progress.clear()
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            self._reader_gone = True
 
     def print_totals(self) -> None:
         print(self.stats.total_line())

@@ -106,6 +106,7 @@ class Reading:
             on_revoked=lambda found: self._partitions("partitions_revoked", found),
         )
         while self._wanted < 0 or self._read < self._wanted:
+            self._events.check()
             most = None if self._wanted < 0 else self._wanted - self._read
             records = list(self._consumer.poll(1.0, max_records=None if most is None else min(500, most)))
             if not records:

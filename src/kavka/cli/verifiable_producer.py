@@ -53,16 +53,25 @@ def main(argv: list[str]) -> int:
 
 
 class Events:
-    """JSON objects on standard output, a line each; from any thread."""
+    """JSON objects on standard output, a line each; from any thread. `gone`: nobody reads them any more."""
 
     def __init__(self) -> None:
+        self.gone = False
         self._lock = threading.Lock()
 
     def say(self, name: str, **fields: Any) -> None:
         line = json.dumps({"timestamp": now_ms(), "name": name, **fields}, separators=(",", ":"), ensure_ascii=False)
         with self._lock:
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                self.gone = True
+
+    def check(self) -> None:
+        """From the main thread: BrokenPipeError where nobody reads."""
+        if self.gone:
+            raise BrokenPipeError
 
 
 def produce(args: Arguments) -> int:
@@ -115,6 +124,7 @@ class Sending:
     def run(self, producer: Any) -> None:
         start = now_ms()
         while self._wanted < 0 or self.sent < self._wanted:
+            self.events.check()
             number = self.sent
             value = str(number) if self._prefix is None else f"{self._prefix}.{number}"
             key = None if not self._keys else str(number % self._keys)
