@@ -30,6 +30,7 @@ from kavka.cli.tool import ToolError
 HOST = "localhost"
 STOP_TIMEOUT_S = 60.0
 KNOWN_TIMEOUT_S = 60.0
+GROUPS_TIMEOUT_S = 20.0
 ZOOKEEPER_TICK_MS = 1000
 
 
@@ -227,6 +228,7 @@ class ClusterFolder:
     def _wait_until_all_know(self) -> None:
         """Until the controller, which makes topics, has heard of every broker that runs."""
         from kavka.client.admin import Admin
+        from kavka.common.errors import KafkaError
 
         wanted = {broker.id for broker in self.brokers if broker.alive}
         servers = ",".join(broker.address for broker in self.brokers if broker.alive)
@@ -235,10 +237,15 @@ class ClusterFolder:
             while True:
                 found = admin.describe_cluster(timeout=KNOWN_TIMEOUT_S)
                 if found.controller is not None and wanted <= {node.id for node in found.nodes}:
-                    return
+                    break
                 if time.monotonic() > deadline:
                     raise ToolError(f"the brokers do not all know of each other after {KNOWN_TIMEOUT_S:g} s")
                 time.sleep(0.05)
+            if len(wanted) == len(self.brokers):
+                # Whoever asks for a group first has the topic of all groups made, with a replica on each broker. Were
+                # it asked for when one has been killed already, no group could work until that is back.
+                with contextlib.suppress(KafkaError):
+                    admin.describe_consumer_groups(["none"], timeout=GROUPS_TIMEOUT_S)
 
     def stop(self, members: Sequence[Member]) -> None:
         """All at once, and wait. Who does not end in time is killed."""
