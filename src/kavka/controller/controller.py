@@ -227,9 +227,10 @@ class Controller:
                 self._queue.put(events.ControllerChange())
             _fail(event, not_controller())
         except StoreUnavailable as error:
-            _fail(event, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             # Where the session was lost meanwhile, the event belonged to a term that is over already.
-            if self._term is term or _is_about_election(event):
+            in_office = self._term is term
+            _fail(event, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) if in_office else not_controller())
+            if in_office or _is_about_election(event):
                 self._read_again(str(error))
         except asyncio.CancelledError:
             _fail(event, not_controller())
@@ -283,7 +284,7 @@ class Controller:
 
     def _read_again(self, why: str) -> None:
         """What became of the last writes is unknown: the term is over; another begins soon, with what is there."""
-        log.error("%s; the controller reads the metadata again in %g s", why, RETRY_AFTER_S)
+        log.warning("%s; the controller reads the metadata again in %g s", why, RETRY_AFTER_S)
         self._end_term()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._queue.put, events.ControllerChange())
 

@@ -103,7 +103,7 @@ class Topics:
         except KafkaError as error:
             return TopicOutcome(topic.name, error)
         except StoreUnavailable as error:
-            return TopicOutcome(topic.name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+            return TopicOutcome(topic.name, self._unavailable(error))
         return TopicOutcome(topic.name, None, topic_id, len(assignment), len(assignment[0]), configs)
 
     def _checked(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
@@ -208,7 +208,7 @@ class Topics:
             # Somebody else asked for it before; both may wait for it.
             pass
         except StoreUnavailable as error:
-            return TopicOutcome(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+            return TopicOutcome(name, self._unavailable(error))
         return TopicOutcome(name, None, topic.topic_id)
 
     def _is_gone(self, name: str) -> bool:
@@ -236,7 +236,7 @@ class Topics:
             except KafkaError as error:
                 outcomes.append(TopicOutcome(topic.name, error))
             except StoreUnavailable as error:
-                outcomes.append(TopicOutcome(topic.name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+                outcomes.append(TopicOutcome(topic.name, self._unavailable(error)))
         if not validate_only:
             await self._wait(outcomes, timeout_ms, lambda outcome: self._has_leaders(outcome.name, outcome.partitions))
         return outcomes
@@ -289,6 +289,12 @@ class Topics:
     def _check_active(self) -> None:
         if not self._controller.is_active:
             raise _not_controller()
+
+    def _unavailable(self, error: StoreUnavailable) -> KafkaError:
+        """With its session, this broker has lost its office: somebody else is to be asked."""
+        if not self._controller.is_active:
+            return _not_controller()
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def _fence(self) -> Check:
         return Check(paths.CONTROLLER_EPOCH, self._controller.context.epoch_version)

@@ -8,6 +8,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.controller.topics import NewTopic
 from kavka.metadata import paths
 from kavka.metadata.paths import PartitionStateNode, ReplicaAssignment, TopicNode
 from kavka.metadata.store import StoreUnavailable
@@ -75,6 +76,38 @@ def test_a_controller_that_lost_its_session_resigns_at_once_and_stands_again() -
         assert paths.decode_epoch(data) == 2
         await cluster.catch_up()
         assert set((await cluster.state(T0)).isr) == {0, 1, 2}
+
+    in_cluster(body)
+
+
+def test_what_is_under_way_when_the_session_is_lost_is_to_be_asked_of_the_next_controller() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]])
+        old = cluster.nodes[0]
+
+        def lose(ops: Any) -> None:
+            old.store.before_multi = lambda ops: None
+            old.is_up = False
+            old.store.expire()
+            old.controller.session_lost()
+            raise StoreUnavailable("/", "the session is over")
+
+        old.store.before_multi = lose
+        with pytest.raises(KafkaError) as refused:
+            await old.controller.alter_partition(cluster.ask_isr(T0, [1]), 3)
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        await cluster.until(lambda: cluster.controller_id in (1, 2))
+        new = cluster.nodes[cluster.controller_id or 1]
+
+        def lose_again(ops: Any) -> None:
+            new.store.before_multi = lambda ops: None
+            new.controller.session_lost()
+            raise StoreUnavailable("/", "the session is over")
+
+        new.store.before_multi = lose_again
+        outcome = (await new.topics.create_topics([NewTopic("u", assignments={0: [1]})], timeout_ms=1000))[0]
+        assert outcome.error is not None and outcome.error.code is ErrorCode.NOT_CONTROLLER
+        await old.controller.stop()
 
     in_cluster(body)
 
