@@ -64,6 +64,17 @@ def test_the_server_starts_and_stops_with_the_commands_of_the_readme(tmp_path: P
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_the_tools_of_the_readme_hand_a_record_through(kavka_broker: Broker) -> None:
+    (commands,) = (text for language, text in BLOCKS if language == "sh" and "kafka-console-producer" in text)
+    shown = []
+    for line in commands.splitlines():
+        done = run(["sh", "-c", line.replace("localhost:9092", kavka_broker.bootstrap_servers)], ROOT)
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert shown[0] == "Created topic orders.\n"
+    assert shown[2].splitlines()[0] == "a first order"
+
+
 def test_every_file_that_the_documents_link_to_is_there() -> None:
     for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)", document.read_text()):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -149,32 +149,33 @@ def _announcer(settings: Settings, ready_fd: int | None) -> Callable[[Sequence[L
 def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
     """What a person at a terminal sees: where it is, and something to try that works as it stands."""
     host, port = listeners[0].host or "localhost", listeners[0].port
-    server = f"{host}:{port}"
-    python = _python_name()
-    install = [] if importlib.util.find_spec("kafka") else [f"  {python} -m pip install kafka-python"]
+    server, kavka = f"{host}:{port}", _command_name()
     return "\n".join(
         [
             f"Kavka {__version__} is ready: broker {settings.broker_id} at {', '.join(map(str, listeners))}",
             f"Data in {', '.join(map(str, settings.log_dirs))}. Ctrl-C stops it.",
             "",
             f"Any Kafka client can use it at {server}. From a second terminal, for example:",
-            *install,
-            f"""  {python} -c "from kafka import KafkaProducer as P; p = P(bootstrap_servers='{server}'); """
-            """p.send('greetings', b'hello'); p.flush()\"""",
-            f"""  {python} -c "from kafka import KafkaConsumer as C; """
-            f"""[print(r.value) for r in C('greetings', bootstrap_servers='{server}', auto_offset_reset='earliest', """
-            """consumer_timeout_ms=3000)]\"""",
+            f"  echo hello | {kavka} console-producer --bootstrap-server {server} --topic greetings",
+            f"  {kavka} console-consumer --bootstrap-server {server} --topic greetings --from-beginning",
+            f"  {kavka} --help",
             "",
         ]
     )
 
 
-def _python_name() -> str:
-    """How this interpreter is called from here."""
-    python = Path(sys.executable)
+def _command_name() -> str:
+    """How `kavka` is called from here: the script of a checkout, the installed command, or by the interpreter."""
+    script = Path(__file__).resolve().parents[3] / "bin" / "kavka"
+    if script.exists():
+        return _from_here(script)
+    return "kavka" if shutil.which("kavka") else f"{_from_here(Path(sys.executable))} -m kavka.cli.main"
+
+
+def _from_here(path: Path) -> str:
     with contextlib.suppress(ValueError):
-        return str(python.relative_to(Path.cwd()))
-    return str(python)
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def _set_up_logging() -> None:

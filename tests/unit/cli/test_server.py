@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kavka.cli import running, server
+from kavka.cli.catalogue import find, table_of
+from kavka.cli.options import parse
 from kavka.common.config import ConfigError
 from kavka.storage.log_dir import LogDirError
 
@@ -123,8 +125,10 @@ def test_at_a_terminal_it_says_what_to_type_next(app, capsys, monkeypatch):
     assert "localhost:9092" in shown
     assert "Ctrl-C" in shown
     for line in shown.splitlines():
-        if " -c " in line:
-            compile(line.partition('-c "')[2].rstrip('"'), "hint", "exec")
+        if line.startswith("  ") and "--topic" in line:
+            words = line.replace("echo hello | ", "").split()
+            assert Path(words[0]).name == "kavka" and os.access(words[0], os.X_OK)
+            parse(table_of(find(words[1])), words[2:])
 
 
 def test_while_it_runs_it_is_known_to_server_stop(app):
