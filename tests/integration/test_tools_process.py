@@ -164,6 +164,17 @@ def test_what_is_wrong_is_one_line_on_standard_error(argv: list[str], words: str
     assert failed.err.count("\n") == 1
 
 
+def test_the_settings_of_topics_are_altered_as_in_older_days(kavka_broker: Broker, topic: str) -> None:
+    alter = ("topics", "--bootstrap-server", kavka_broker.bootstrap_servers, "--alter", "--topic", topic)
+    done = ours(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
+    assert (done.code, done.out) == (0, f"Updated config for topic {topic}.\n")
+    assert "older form" in done.err
+    assert ours(*alter, "--delete-config", "segment.ms").code == 0
+    described = ours(*alter[:3], "--describe", "--topic", topic).out
+    assert "PartitionCount: 3" in described
+    assert "Configs: retention.ms=77\n" in described
+
+
 def test_values_that_are_too_large_are_one_line_too(kavka_broker: Broker, topic: str, tmp_path: Path) -> None:
     servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
     deep, large = tmp_path / "deep.json", tmp_path / "large.json"

@@ -90,6 +90,7 @@ TOOLS = (
     Tool("verifiable-producer", PERFORMANCE, "send numbers, print outcomes as JSON", "kavka.cli.verifiable_producer"),
     Tool("verifiable-consumer", PERFORMANCE, "print what a consumer sees as JSON", "kavka.cli.verifiable_consumer"),
     Tool("replica-verification", REPLICAS, "compare replicas with one another", "kavka.cli.replica_verification"),
+    Tool("run-class", SHELL, "a tool by the name of its Java class in Kafka", "kavka.cli.run_class"),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

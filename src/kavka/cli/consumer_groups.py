@@ -89,6 +89,7 @@ COMMAND = Command(
                 DEFAULT_TIMEOUT_MS,
             )
         ),
+        Option("new-consumer", "Has no effect: there are no others any more.", older=True),
     ),
     error="Error: ",
     examples=(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.cli.connecting import JSON, admin_for, connection_options
 from kavka.cli.names import INTERNAL_TOPICS, TopicFilter
-from kavka.cli.options import Arguments, Command, Option, UsageError
+from kavka.cli.options import Arguments, Command, Option
 from kavka.cli.output import print_json
-from kavka.cli.tool import ToolError, run
+from kavka.cli.tool import ToolError, note, run
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
@@ -54,7 +54,12 @@ COMMAND = Command(
             "The brokers of each partition: replicas separated by colons, partitions by commas, as in 0:1,1:2.",
             "broker_id_for_part1_replica1 : broker_id_for_part1_replica2 , …",
         ),
-        Option("config", "A setting of the new topic.", "name=value", repeated=True),
+        Option(
+            "config",
+            "A setting of the new topic; with --alter of one that exists, as kafka-configs does it today.",
+            "name=value",
+            repeated=True,
+        ),
         Option("if-exists", "Alter, delete or describe only what exists; nothing there is no error."),
         Option("if-not-exists", "Create only what does not exist; if it does, that is no error."),
         Option("exclude-internal", "Leave out the cluster's own topics from a list or a description."),
@@ -70,7 +75,9 @@ COMMAND = Command(
             int,
             2000,
         ),
-        Option("delete-config", "Not supported any more: use kafka-configs.", "name", repeated=True, older=True),
+        Option("delete-config", "With --alter: a setting to be set back.", "name", repeated=True, older=True),
+        Option("disable-rack-aware", "Has no effect: the brokers place replicas.", older=True),
+        Option("force", "Has no effect: nothing is asked.", older=True),
         JSON,
         *connection_options(),
     ),
@@ -116,16 +123,15 @@ def _body(args: Arguments) -> int | None:
 
 def _check(args: Arguments) -> None:
     """The combinations that Kafka refuses."""
-    if "delete-config" in args:
-        raise UsageError("--delete-config is not supported any more: kafka-configs --alter --delete-config does it")
     if "create" in args:
         args.require("topic")
     if "alter" in args:
-        args.require("topic", "partitions")
+        args.require("topic", *(() if args.first("config", "delete-config") else ("partitions",)))
     if "delete" in args:
         args.require("topic")
     allowed = {
-        "config": ("create",),
+        "config": ("create", "alter"),
+        "delete-config": ("alter",),
         "partitions": ("create", "alter"),
         "replication-factor": ("create",),
         "replica-assignment": ("create", "alter"),
@@ -225,7 +231,11 @@ def _alter(admin: Admin, args: Arguments) -> None:
     names = matching(admin, args, must_exist=not args["if-exists"])
     if not names:
         return
+    if args.first("config", "delete-config"):
+        _alter_configs(admin, args, names)
     total = args["partitions"]
+    if total is None:
+        return
     wanted = dict.fromkeys(names, NewPartitions(total))
     if "replica-assignment" in args:
         assignment = parse_assignment(args["replica-assignment"])
@@ -233,6 +243,18 @@ def _alter(admin: Admin, args: Arguments) -> None:
             there = len(description.partitions)
             wanted[str(name)] = NewPartitions(total, [assignment[p] for p in sorted(assignment) if p >= there])
     admin.create_partitions(wanted)
+
+
+def _alter_configs(admin: Admin, args: Arguments, names: list[str]) -> None:
+    """As the tool did it until 2.x; said so, as it did."""
+    from kavka.client.admin.types import AlterConfigOp, ConfigResource
+
+    note("topics", "--alter --config is an older form: kafka-configs --alter --topic … --add-config does it today")
+    changes = [AlterConfigOp(name, value) for name, value in _configs(args["config"]).items()]
+    changes += [AlterConfigOp.delete(name) for name in args["delete-config"]]
+    admin.incremental_alter_configs({ConfigResource.topic(name): changes for name in names})
+    for name in names:
+        print(f"Updated config for topic {name}.")
 
 
 def _delete(admin: Admin, args: Arguments) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import kavka
 from kavka.cli import main as cli
+from kavka.cli import run_class
 from kavka.cli.catalogue import table_of
 
 
@@ -103,3 +104,19 @@ def test_every_tool_and_sub_command_has_help(capsys):
             shown = capsys.readouterr()
             assert shown.out.startswith(f"usage: kavka {tool.name}")
             assert shown.err == ""
+
+
+def test_a_tool_may_be_run_by_the_name_of_its_java_class(capsys):
+    for name, tool in run_class.CLASSES.items():
+        assert cli.main(["kafka-run-class.sh", f"kafka.any.{name}", "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"usage: kavka {tool}")
+    assert cli.main(["run-class", "kafka.Nothing"]) == 1
+    assert capsys.readouterr().err == "kavka run-class: no tool here stands for kafka.Nothing\n"
+    assert cli.main(["run-class"]) == 1
+
+
+def test_two_words_for_the_consoles(capsys):
+    for word in ("producer", "consumer.sh"):
+        assert cli.main(["kafka-console", word, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"usage: kavka console-{word.removesuffix('.sh')}")
+    assert cli.main(["console", "other"]) == 1

@@ -1,0 +1,56 @@
+"""`kavka run-class` (`kafka-run-class`): a tool by the name of the Java class that it is in Kafka.
+
+Documents of older days run tools that way that had no script of their own.
+"""
+
+from __future__ import annotations
+
+from kavka.cli.options import Command, Positional
+from kavka.cli.tool import fail, run
+
+# By the last part of the class's name: packages have changed, these have not.
+CLASSES = {
+    "BrokerApiVersionsCommand": "broker-api-versions",
+    "ClusterTool": "cluster",
+    "ConfigCommand": "configs",
+    "ConsoleConsumer": "console-consumer",
+    "ConsoleProducer": "console-producer",
+    "ConsumerGroupCommand": "consumer-groups",
+    "ConsumerPerformance": "consumer-perf-test",
+    "DeleteRecordsCommand": "delete-records",
+    "DumpLogSegments": "dump-log",
+    "FeatureCommand": "features",
+    "GetOffsetShell": "get-offsets",
+    "GroupsCommand": "groups",
+    "Kafka": "server",
+    "LeaderElectionCommand": "leader-election",
+    "LogDirsCommand": "log-dirs",
+    "PreferredReplicaLeaderElectionCommand": "preferred-replica-election",
+    "ProducerPerformance": "producer-perf-test",
+    "ReassignPartitionsCommand": "reassign-partitions",
+    "ReplicaVerificationTool": "replica-verification",
+    "TopicCommand": "topics",
+    "TransactionsCommand": "transactions",
+    "VerifiableConsumer": "verifiable-consumer",
+    "VerifiableProducer": "verifiable-producer",
+}
+
+COMMAND = Command(
+    "run-class",
+    "Run a tool by the name of its Java class in Kafka; all that follows is for the tool.",
+    positionals=(Positional("class", "As kafka.tools.GetOffsetShell.", completes=""),),
+    examples=(
+        "kavka run-class kafka.tools.GetOffsetShell --broker-list localhost:9092 --topic orders --time -1",
+    ),
+)
+
+
+def main(argv: list[str]) -> int:
+    from kavka.cli import main as cli
+
+    if not argv or argv[0].startswith("-"):
+        return run(COMMAND, argv, lambda args: 1)
+    tool = CLASSES.get(argv[0].rpartition(".")[2])
+    if tool is None:
+        return fail(f"kavka run-class: no tool here stands for {argv[0]}")
+    return cli.main([tool, *argv[1:]])
