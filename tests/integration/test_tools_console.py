@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, Consumer, NewTopic, Producer
+from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.cli.catalogue import find, table_of
 from tests.support.java_client import run_tool
 from tests.support.processes import die_with_parent, free_port
@@ -106,7 +106,10 @@ def test_the_clusters_own_topics_are_shown_as_kafka_shows_them(
         ("__consumer_offsets", "GroupMetadataMessageFormatter"),
         ("__transaction_state", "TransactionLogMessageFormatter"),
     ):
-        args = ("--topic", internal, "--partition", "0", "--offset", "earliest", "--timeout-ms", "1500")
+        with Consumer(bootstrap_servers=server) as consumer:
+            count = consumer.end_offsets([(internal, 0)])[TopicPartition(internal, 0)]
+        args = ("--topic", internal, "--partition", "0", "--offset", "earliest", "--timeout-ms", "30000")
+        args += ("--max-messages", str(count))
         args += ("--formatter", f"org.apache.kafka.tools.consumer.{formatter}")
         mine = objects(consume_ours(either, *args)[0])
         theirs = objects(apache_tools.run("console-consumer", "--bootstrap-server", server, *args).out)

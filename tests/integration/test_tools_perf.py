@@ -48,7 +48,14 @@ def test_producing_is_reported_in_the_lines_of_kafkas_tool(
     mine = our_process("producer-perf-test", *args)
     assert (mine.code, mine.err) == (0, "")
     theirs = apache_tools.run("producer-perf", *args)
-    assert shape(mine.out) == shape(theirs.out)
+    # Whether there is a line about an interval depends on how busy the machine is.
+    sometimes = {
+        "In steady state.",
+        "# records sent, # records/sec (# MB/sec), # ms avg latency, # ms max latency.",
+    }
+    always = [kind for kind in shape(mine.out) if kind not in sometimes]
+    assert always == [kind for kind in shape(theirs.out) if kind not in sometimes]
+    assert len(always) == 3
     assert re.search(
         r"^4000 records sent, \d+\.\d{6} records/sec \(\d+\.\d{2} MB/sec\), \d+\.\d{2} ms avg latency, "
         r"\d+\.\d{2} ms max latency, \d+ ms 50th, \d+ ms 95th, \d+ ms 99th, \d+ ms 99\.9th\.$",

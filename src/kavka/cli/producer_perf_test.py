@@ -135,6 +135,7 @@ class PerfTest:
         self._steady: ProducerStats | None = None
         self._failures: dict[str, int] = {}
         self._reader_gone = False
+        self._said_steady = False
         if self._warmup:
             print(
                 f"Warmup first {self._warmup} records. Steady state results will print after the complete test summary."
@@ -149,6 +150,9 @@ class PerfTest:
         open_since = None
         for number in range(self._records):
             data = payload(number)
+            if self._warmup and number == self._warmup:
+                self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
+                done = self._done_steadily
             if self._duration is not None and open_since is None:
                 producer.begin_transaction()
                 open_since = now_ms()
@@ -176,26 +180,26 @@ class PerfTest:
         """In the producer's thread, for every record in turn."""
         now = now_ms()
         if error is not None:
-            text = reason(error)
-            self._failures[text] = self._failures.get(text, 0) + 1
-            return
-        stats = self.stats
-        due = stats.record(now - start, size, now)
-        if self._warmup and stats.count > self._warmup:
+            self._failed(error)
+        elif self.stats.record(now - start, size, now):
+            line = self.stats.window_line()
             if self._steady is None:
-                self._begin_steady()
-            assert self._steady is not None
-            self._say(self._steady, self._steady.record(now - start, size, now))
-        else:
-            self._say(stats, due)
+                self._print(line)
 
-    def _begin_steady(self) -> None:
-        self._print("In steady state.")
-        self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
+    def _done_steadily(self, start: int, size: int, metadata: Any, error: Any) -> None:
+        """The same for the records after the first ones."""
+        self._done(start, size, metadata, error)
+        if error is None and self._steady is not None:
+            now = now_ms()
+            if self._steady.record(now - start, size, now):
+                if not self._said_steady:
+                    self._said_steady = True
+                    self._print("In steady state.")
+                self._print(self._steady.window_line())
 
-    def _say(self, stats: ProducerStats, due: bool) -> None:
-        if due:
-            self._print(stats.window_line())
+    def _failed(self, error: Exception) -> None:
+        text = reason(error)
+        self._failures[text] = self._failures.get(text, 0) + 1
 
     def _print(self, line: str) -> None:
         """From the producer's thread: what goes wrong here is for the one that sends."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
+import pytest
+
+from kavka.cli.output import Progress
 from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
-from kavka.cli.producer_perf_test import RandomLetters
+from kavka.cli.producer_perf_test import PerfTest, RandomLetters
 
 
 def test_totals_and_percentiles_are_in_kafkas_words() -> None:
@@ -57,6 +61,28 @@ def test_metrics_stand_in_two_columns() -> None:
         "\nMetric Name                              Value\n"
         "producer-metrics:a:{client-id=c}       : 1.500\nproducer-metrics:b-total:{client-id=c} : 2.000"
     )
+
+
+class Cluster:
+    """A producer that answers every record at once."""
+
+    def send(self, topic: str, value: bytes, *rest: Any) -> None:
+        rest[-1](None, None)
+
+
+def test_after_the_first_records_only_the_others_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    args: Any = {
+        "topic": "t", "num-records": 10, "warmup-records": 4, "reporting-interval": 0, "throughput": -1.0,
+    }  # fmt: skip
+    test = PerfTest(Cluster(), args, lambda number: b"x" * 10, None, Progress())  # type: ignore[arg-type]
+    test.run()
+    test.print_totals()
+    lines = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "Warmup first 4 records. Steady state results will print after the complete test summary.",
+        *["1 records sent"] * 4, "In steady state.", *["1 records sent"] * 6,
+        "10 records sent", "6 steady state records sent",
+    ]  # fmt: skip
 
 
 def test_every_payload_is_made_of_its_own_letters() -> None:
