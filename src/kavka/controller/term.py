@@ -96,7 +96,8 @@ class Term:
         await self.topics.load()
         for broker_id in context.brokers:
             self.connect(broker_id)
-        self.tell_metadata_to_all([])
+        # All of it in the first word: a broker that has just started answers its clients by what it has heard.
+        self.tell_metadata_to_all(context.all_partitions())
         online, offline = self._first_states()
         found = dict(context.leaderships)
         await self.machines.bring_online()

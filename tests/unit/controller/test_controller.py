@@ -79,7 +79,7 @@ def test_a_restart_tells_of_all_partitions_at_once_and_changes_no_epoch(tmp_path
         assert sum(len(topic.partition_states) for topic in orders[0].topic_states) == 12
         assert not any(state.is_new for topic in orders[0].topic_states for state in topic.partition_states)
         updates = world.broker.told_of(UpdateMetadataRequest)
-        assert [sum(len(t.partition_states) for t in u.topic_states) for u in updates] == [0, 12]
+        assert [sum(len(t.partition_states) for t in u.topic_states) for u in updates] == [12, 12]
         assert world.broker.leads[TopicPartition("b", 3)].leader_epoch == 0
         assert orders[0].controller_epoch == 2
         stat = await world.store.exists("/brokers/topics/b/partitions/3/state")
