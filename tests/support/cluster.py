@@ -149,22 +149,41 @@ class Cluster:
         self.close()
 
 
+def _kavka(number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> KavkaProcess:
+    return KavkaProcess(folder, overrides=settings, log_dirs=log_dirs, broker_id=number, start=False)
+
+
+def _apache(
+    zookeeper: ZooKeeper, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]
+) -> ApacheKafka:
+    return ApacheKafka(
+        folder,
+        version=LAST_WITH_ZOOKEEPER,
+        overrides=settings,
+        jvm=HEAP,
+        log_dirs=log_dirs,
+        zookeeper=zookeeper,
+        broker_id=number,
+        start=False,
+    )
+
+
 class KavkaCluster(Cluster):
     def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
-        return KavkaProcess(folder, overrides=settings, log_dirs=log_dirs, broker_id=number, start=False)
+        return _kavka(number, folder, settings, log_dirs)
 
 
 class ApacheCluster(Cluster):
-    jvm: tuple[str, ...] = HEAP
+    def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
+        return _apache(self.zookeeper, number, folder, settings, log_dirs)
+
+
+class MixedCluster(Cluster):
+    """The last broker is Apache's, the others are ours."""
+
+    LAST = 2
 
     def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
-        return ApacheKafka(
-            folder,
-            version=LAST_WITH_ZOOKEEPER,
-            overrides=settings,
-            jvm=self.jvm,
-            log_dirs=log_dirs,
-            zookeeper=self.zookeeper,
-            broker_id=number,
-            start=False,
-        )
+        if number == self.LAST:
+            return _apache(self.zookeeper, number, folder, settings, log_dirs)
+        return _kavka(number, folder, settings, log_dirs)
