@@ -223,6 +223,8 @@ class Run:
     def _what_is_there(self) -> list[Violation]:
         """After a failure, when nothing can be waited for: what the leaders' files tell by themselves."""
         self.load.hold()
+        # What is acknowledged while the files are read would be taken for lost.
+        time.sleep(10)
         try:
             self._compare(TOPIC)
         except Exception as error:
