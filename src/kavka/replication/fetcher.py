@@ -8,7 +8,7 @@ turn of the loop in between.
 A partition is in one of these states:
 
     fetching    in the session, asked for from the end of its log
-    resting     left out until a time: after an error, or while a flush or a question to the leader is under way
+    resting     left out until a time: after an error, or while a question to the leader is under way
     failed      left out until its next order: an order to follow a newer epoch, or the disk works again
 
 What one partition meets (a full disk, a corrupt batch) is its own: the others go on. A crash at any point leaves a log
@@ -22,22 +22,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import (
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication import follower
+from kavka.replication.follower_requests import FULL_SESSION, FollowerRequests, Following
 from kavka.replication.partition import Partition
 from kavka.replication.shared import Shared
 
@@ -53,13 +49,13 @@ QUESTIONS = "fetch-questions"
 FIRST_BACKOFF_S = 0.02
 # How long an answer that is on its way may take to begin to arrive.
 ANSWER_TIME_S = 0.02
+# How often the leader's answer to others is given up for a partition that it refuses.
+HASTY_ATTEMPTS = 6
 LATEST = -1
 EARLIEST = -2
 EARLIEST_LOCAL = -4
 HIGHEST_FETCH = 17
 LAST_WITH_NAMES = 12
-FULL_SESSION = 0
-_MAX_EPOCH = 0x7FFFFFFF
 _LATER = frozenset(
     (
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -69,45 +65,6 @@ _LATER = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     )
 )
-
-Key = tuple[UUID | str, int]
-
-
-class Following:
-    """One partition as it is copied, in one epoch of its leader."""
-
-    __slots__ = (
-        "asked_from",
-        "asked_start",
-        "attempts",
-        "failed",
-        "gone",
-        "hurries",
-        "index",
-        "lag",
-        "leader_epoch",
-        "partition",
-        "resting",
-        "timer",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.topic, self.index = partition.topic_partition
-        self.topic_id = partition.topic_id
-        self.leader_epoch = partition.leader_epoch
-        self.asked_from = -1
-        self.asked_start = -1
-        self.attempts = 0
-        self.lag = -1
-        self.resting = False
-        self.failed = False
-        # Whether what a leader holds back for others is to be given up for it.
-        self.hurries = True
-        self.gone = False
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class ReplicaFetcher:
@@ -139,14 +96,8 @@ class ReplicaFetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: _Asked | None = None
         self._flushing: set[_Flushing] = set()
-        # The session: what the leader has been told, what it has to be told next.
-        self._session_id = 0
-        self._session_epoch = FULL_SESSION
+        self._session = FollowerRequests(self.following.values)
         self._tell_all_again = False
-        self._by_id = True
-        self._in_session: dict[Key, Following] = {}
-        self._changed: dict[Following, None] = {}
-        self._forgotten: dict[Key, Following] = {}
         self._closed = False
 
     # ---- which partitions
@@ -162,7 +113,7 @@ class ReplicaFetcher:
         except (KafkaError, OSError) as error:
             self._partition_failed(one, error)
             return
-        self._changed[one] = None
+        self._session.changed[one] = None
         if self._backoff is not None:
             # Who names it as a leader has just heard of it.
             self._backoff.cancel()
@@ -184,6 +135,10 @@ class ReplicaFetcher:
         return max((one.lag for one in list(self.following.values())), default=0)
 
     async def close(self) -> None:
+        await asyncio.gather(*self.shut(), return_exceptions=True)
+
+    def shut(self) -> list[asyncio.Task[None]]:
+        """Everything ends now, but for what these tasks do when they are cancelled."""
         self._closed = True
         for tp in list(self.following):
             self.remove(tp)
@@ -195,17 +150,13 @@ class ReplicaFetcher:
             task.cancel()
         self._peers.close_channel(self.source, CHANNEL)
         self._peers.close_channel(self.source, QUESTIONS)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     def _leave_out(self, one: Following) -> None:
         if one.timer is not None:
             one.timer.cancel()
             one.timer = None
-        self._changed.pop(one, None)
-        key = self._key(one)
-        if self._in_session.get(key) is one:
-            del self._in_session[key]
-            self._forgotten[key] = one
+        self._session.leave_out(one)
 
     def _rest(self, one: Following, seconds: float) -> None:
         """Leave it out for a while."""
@@ -217,7 +168,7 @@ class ReplicaFetcher:
         if not one.gone and not one.failed:
             one.resting = False
             one.timer = None
-            self._changed[one] = None
+            self._session.changed[one] = None
             self._wake()
             if one.hurries:
                 self._hurry()
@@ -245,7 +196,7 @@ class ReplicaFetcher:
         up for a new connection, unless an answer is just coming. Not the first one of a session: its answer says how to
         replace that."""
         asked, connection = self._asked, self._connection
-        if self._session_epoch == FULL_SESSION:
+        if self._session.epoch == FULL_SESSION:
             return
         if asked is not None and connection is not None and not asked.given_up:
             asked.given_up = True
@@ -255,12 +206,12 @@ class ReplicaFetcher:
         if self._asked is not asked or self._closed:
             return
         asked.given_up = False
-        if not self._changed or connection.bytes_in != bytes_in:
+        if not self._session.changed or connection.bytes_in != bytes_in:
             return
         self._asked = None
         self._connection = None
         self._peers.close_channel(self.source, CHANNEL)
-        self._begin_session()
+        self._session.begin()
         self._wake()
 
     def _wake(self) -> None:
@@ -268,7 +219,7 @@ class ReplicaFetcher:
             return
         if self._closed:
             return
-        if not self._in_session and not self._changed:
+        if not self._session.in_session and not self._session.changed:
             return
         connection = self._connection
         if connection is None or connection.closed:
@@ -292,7 +243,7 @@ class ReplicaFetcher:
             raise
         self._connecting = None
         self._connection = connection
-        self._begin_session()
+        self._session.begin()
         self._wake()
 
     def _lost(self, error: BaseException) -> None:
@@ -304,7 +255,7 @@ class ReplicaFetcher:
             log.error("Fetching from broker %d failed", self.source, exc_info=error)
         self._connection = None
         self._peers.close_channel(self.source, CHANNEL)
-        self._begin_session()
+        self._session.begin()
         self._backoff = self._loop.call_later(self._patience(self._attempts), self._try_again)
         self._attempts += 1
 
@@ -319,28 +270,14 @@ class ReplicaFetcher:
 
     # ---- asking
 
-    def _begin_session(self) -> None:
-        """The next request names everything: what the leader knows of a session is not known."""
-        self._session_epoch = FULL_SESSION
-        self._tell_all_again = False
-        self._in_session.clear()
-        self._forgotten.clear()
-        self._changed = {one: None for one in self.following.values() if not one.resting and not one.failed}
-
-    def _key(self, one: Following) -> Key:
-        return (one.topic_id if self._by_id else one.topic), one.index
-
     def _ask(self, connection: Connection) -> None:
-        if not self._by_id or any(one.topic_id == ZERO_UUID for one in self._changed):
-            by_id = all(one.topic_id != ZERO_UUID for one in self.following.values())
-            if by_id != self._by_id:
-                self._by_id = by_id
-                self._begin_session()
+        session = self._session
+        session.choose_names_or_ids()
         settings = self._shared.settings
-        version = connection.version_of(ApiKey.FETCH, HIGHEST_FETCH if self._by_id else LAST_WITH_NAMES)
-        if version <= LAST_WITH_NAMES and self._by_id:
-            self._by_id = False
-            self._begin_session()
+        version = connection.version_of(ApiKey.FETCH, HIGHEST_FETCH if session.by_id else LAST_WITH_NAMES)
+        if version <= LAST_WITH_NAMES:
+            session.go_by_names()
+        self._hold_back()
         asked = self._asked = _Asked(self, connection)
         request = FetchRequest(
             replica_id=self._broker_id if version < 15 else -1,
@@ -348,64 +285,26 @@ class ReplicaFetcher:
             max_wait_ms=settings.fetch_wait_max_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_response_max_bytes,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=self._topics(settings.fetch_max_bytes),
-            forgotten_topics_data=self._forgotten_topics(),
+            session_id=session.id,
+            session_epoch=session.epoch,
+            topics=session.topics(settings.fetch_max_bytes),
+            forgotten_topics_data=session.forgotten(),
         )
         connection.send_to(request, version, asked, settings.socket_timeout_s)
 
-    def _topics(self, max_bytes: int) -> list[FetchTopic]:
-        topics: dict[str | UUID, FetchTopic] = {}
-        held_back: list[Following] = []
-        for one in self._changed:
+    def _hold_back(self) -> None:
+        """Throttled partitions that lag have to wait when enough has been copied lately."""
+        now = self._loop.time()
+        for one in list(self._session.changed):
             the_log = one.partition.log
-            if the_log is None:
-                continue
-            if the_log.config.follower_replication_throttled_replicas and self._is_held_back(one):
-                held_back.append(one)
-                continue
-            name = one.topic_id if self._by_id else one.topic
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = FetchTopic(topic=one.topic, topic_id=one.topic_id, partitions=[])
-            one.asked_from = the_log.end_offset
-            one.asked_start = the_log.start_offset
-            topic.partitions.append(
-                FetchPartition(
-                    partition=one.index,
-                    current_leader_epoch=one.leader_epoch,
-                    fetch_offset=one.asked_from,
-                    last_fetched_epoch=the_log.latest_epoch,
-                    log_start_offset=one.asked_start,
-                    partition_max_bytes=max_bytes,
-                )
-            )
-            key = name, one.index
-            self._in_session[key] = one
-            self._forgotten.pop(key, None)
-        self._changed = {}
-        for one in held_back:
-            self._rest(one, self._shared.settings.quota_sample_s / 2)
-        return list(topics.values())
-
-    def _is_held_back(self, one: Following) -> bool:
-        """Whether a throttled partition that lags has to wait, as enough has been copied lately."""
-        throttle = self._shared.follower_throttle
-        return one.lag != 0 and one.partition.is_throttled_follower and throttle.is_exceeded(self._loop.time())
-
-    def _forgotten_topics(self) -> list[ForgottenTopic]:
-        if not self._forgotten:
-            return []
-        topics: dict[str | UUID, ForgottenTopic] = {}
-        if self._session_epoch != FULL_SESSION:
-            for (name, index), one in self._forgotten.items():
-                topic = topics.get(name)
-                if topic is None:
-                    topic = topics[name] = ForgottenTopic(topic=one.topic, topic_id=one.topic_id, partitions=[])
-                topic.partitions.append(index)
-        self._forgotten = {}
-        return list(topics.values())
+            if (
+                the_log is not None
+                and the_log.config.follower_replication_throttled_replicas
+                and one.lag != 0
+                and one.partition.is_throttled_follower
+                and self._shared.follower_throttle.is_exceeded(now)
+            ):
+                self._rest(one, self._shared.settings.quota_sample_s / 2)
 
     # ---- the answer
 
@@ -414,13 +313,10 @@ class ReplicaFetcher:
         if response.error_code:
             self._session_refused(response.error_code)
             return
-        self._session_id = response.session_id
-        if response.session_id == 0:
-            self._session_epoch = FULL_SESSION
-        else:
-            self._session_epoch = 1 if self._session_epoch == _MAX_EPOCH else self._session_epoch + 1
-        in_session = self._in_session
-        by_id = self._by_id
+        session = self._session
+        session.answered(response.session_id)
+        in_session = session.in_session
+        by_id = session.by_id
         for topic in response.responses:
             name = topic.topic_id if by_id else topic.topic
             for data in topic.partitions:
@@ -431,13 +327,14 @@ class ReplicaFetcher:
                     except Exception as error:
                         self._failed_to_take(one, error)
         if response.session_id == 0 or self._tell_all_again:
-            self._begin_session()
+            self._tell_all_again = False
+            session.begin()
         self._wake()
 
     def _session_refused(self, number: int) -> None:
-        self._begin_session()
+        self._session.begin()
         if number in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-            self._session_id = 0
+            self._session.id = 0
             self._wake()
         else:
             self._lost(KafkaError(_code(number), "the whole fetch was refused"))
@@ -465,7 +362,7 @@ class ReplicaFetcher:
                     f"records from {one.asked_from} on came for a log that ends at {the_log.end_offset}",
                 )
             follower.append(partition, self._log_manager, records)
-            self._changed[one] = None
+            self._session.changed[one] = None
             self._shared.bytes_in.value += len(records)
             if the_log.config.follower_replication_throttled_replicas and partition.is_throttled_follower:
                 self._shared.follower_throttle.record(len(records), self._loop.time())
@@ -474,7 +371,7 @@ class ReplicaFetcher:
         follower.take_marks(partition, data.high_watermark, data.log_start_offset)
         one.lag = max(0, data.high_watermark - the_log.end_offset)
         if the_log.start_offset != one.asked_start and not one.resting:
-            self._changed[one] = None
+            self._session.changed[one] = None
 
     def _flush(self, one: Following) -> None:
         """To ask for more is to say that all before is safe here; so first it is flushed, where that is asked for.
@@ -518,7 +415,7 @@ class ReplicaFetcher:
             log.log(level, "%s: broker %d refuses a fetch: %s", tp, self.source, code.name)
             # After an election the leader may hear of it later than its followers: that is a matter of milliseconds.
             self._rest(one, self._patience(one.attempts) if is_usual else backoff)
-            one.hurries = is_usual
+            one.hurries = is_usual and one.attempts < HASTY_ATTEMPTS
             one.attempts += 1
 
     # ---- where to begin when the end of our log is not within the leader's

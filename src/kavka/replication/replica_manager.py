@@ -131,9 +131,7 @@ class ReplicaManager:
 
     def _drop_idle_fetchers(self) -> None:
         for source in [source for source, fetcher in self.fetchers.items() if not fetcher]:
-            fetcher = self.fetchers.pop(source)
-            closing = asyncio.ensure_future(fetcher.close())
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.fetchers.pop(source).shut()
 
     # ---- finding a partition
 
