@@ -27,6 +27,7 @@ from bench import (
     python_consumers,
     python_producers,
     start,
+    tool_start,
     transactions,
 )
 from bench.cluster_sides import ClusterRow, ClusterSide
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commits": commits.run,
     "transactions": transactions.run,
     "perf-tools": perf_tools.run,
+    "tool-start": tool_start.run,
 }
 # Clients beside one another, with one broker; not brokers.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
