@@ -164,6 +164,14 @@ def test_what_is_wrong_is_one_line_on_standard_error(argv: list[str], words: str
     assert failed.err.count("\n") == 1
 
 
+def test_patterns_for_subscriptions_are_judged_without_a_broker() -> None:
+    judged = script("kafka-consumer-groups.sh", "--validate-regex", "orders-.*")
+    assert (judged.returncode, judged.stdout) == (0, "The regular expression `orders-.*` is valid.\n")
+    judged = script("kafka-consumer-groups.sh", "--validate-regex", "a(")
+    assert judged.stdout.startswith("The regular expression `a(` is invalid: missing )")
+    assert (judged.returncode, judged.stderr) == (0, "")
+
+
 def test_the_settings_of_topics_are_altered_as_in_older_days(kavka_broker: Broker, topic: str) -> None:
     alter = ("topics", "--bootstrap-server", kavka_broker.bootstrap_servers, "--alter", "--topic", topic)
     done = ours(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")

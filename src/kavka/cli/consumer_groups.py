@@ -221,10 +221,14 @@ def _check(args: Arguments) -> str:
 def _validate_regex(pattern: str) -> int:
     import re2
 
+    options = re2.Options()
+    options.log_errors = False
     try:
-        re2.compile(pattern)
+        re2.compile(pattern, options)
     except re2.error as error:
-        print(f"The regular expression `{pattern}` is invalid: {error}.")
+        why = error.args[0] if error.args else ""
+        said = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        print(f"The regular expression `{pattern}` is invalid: {said}.")
         return 0
     print(f"The regular expression `{pattern}` is valid.")
     return 0
