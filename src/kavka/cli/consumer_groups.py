@@ -219,16 +219,12 @@ def _check(args: Arguments) -> str:
 
 
 def _validate_regex(pattern: str) -> int:
-    import re2
+    from kavka.common.regex import BadPattern, Pattern
 
-    options = re2.Options()
-    options.log_errors = False
     try:
-        re2.compile(pattern, options)
-    except re2.error as error:
-        why = error.args[0] if error.args else ""
-        said = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
-        print(f"The regular expression `{pattern}` is invalid: {said}.")
+        Pattern(pattern)
+    except BadPattern as error:
+        print(f"The regular expression `{pattern}` is invalid: {error}.")
         return 0
     print(f"The regular expression `{pattern}` is valid.")
     return 0
