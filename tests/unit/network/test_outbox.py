@@ -61,16 +61,35 @@ def test_bytes_and_file_pieces_arrive_in_order_although_the_socket_takes_little_
 
 
 def test_a_file_that_was_cut_short_under_a_slice_ends_the_connection_instead_of_hanging(tmp_path):
-    file = make_file(tmp_path / "a.log", b"x" * 100)
+    file = make_file(tmp_path / "a.log", b"x" * 100_000)
 
     async def scenario() -> None:
         ours, theirs = pair()
         outbox = Outbox(asyncio.get_running_loop(), ours, lambda: None)
-        piece = FileSlice(file, 0, 100)
+        piece = FileSlice(file, 0, 100_000)
         os.truncate(file.path, 40)
         outbox.send([b"head", piece])
         with pytest.raises(FileShrank):
             outbox.on_room()
+        small = Outbox(asyncio.get_running_loop(), ours, lambda: None)
+        with pytest.raises(FileShrank):
+            small.send([b"head", FileSlice(file, 0, 100)])
+        ours.close()
+        theirs.close()
+
+    run(scenario())
+
+
+def test_an_answer_with_little_data_leaves_in_one_call(tmp_path, monkeypatch):
+    file = make_file(tmp_path / "a.log", b"x" * 1000)
+    monkeypatch.setattr(os, "sendfile", None)
+
+    async def scenario() -> None:
+        ours, theirs = pair()
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: None)
+        outbox.send([b"head", FileSlice(file, 100, 200), b"tail"])
+        assert theirs.recv(1000) == b"head" + b"x" * 200 + b"tail"
+        assert outbox.empty
         ours.close()
         theirs.close()
 
