@@ -71,7 +71,13 @@ class Node:
     async def sign_in(self) -> None:
         point = EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092 + self.id)
         rack = self.cluster.racks.get(self.id)
-        self.epoch = await register_broker(self.store, BrokerRegistration(self.id, (point,), 1, rack))
+        registration = BrokerRegistration(self.id, (point,), 1, rack)
+        try:
+            self.epoch = await register_broker(self.store, registration)
+        except StoreUnavailable:
+            # Tried again, as brokers do; unless it was done after all.
+            stat = await self.store.exists(paths.broker(self.id))
+            self.epoch = stat.czxid if stat is not None else await register_broker(self.store, registration)
         self.is_up = True
 
     async def kill(self) -> None:
@@ -88,9 +94,13 @@ class Node:
 
 class Cluster:
     def __init__(
-        self, brokers: Iterable[int] = (0, 1, 2), racks: dict[int, str] | None = None, **settings: Any
+        self,
+        brokers: Iterable[int] = (0, 1, 2),
+        racks: dict[int, str] | None = None,
+        tree: MemoryTree | None = None,
+        **settings: Any,
     ) -> None:
-        self.tree = MemoryTree()
+        self.tree = tree or MemoryTree()
         self.racks = racks or {}
         self.unclean: set[str] = set()
         self.settings = settings
