@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("network",),
     ("broker",),
-    ("pipeline", "cli", "console", "testing", "aio", "parallel"),
+    ("pipeline", "cli", "console", "testing", "aio", "parallel", "streams"),
 )
 RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 
@@ -45,6 +45,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("cli/server.py", "metadata"),
         ("cli/server.py", "storage"),
         ("cli/zookeeper_brokers.py", "metadata"),
+        ("streams/__init__.py", "pipeline"),
     }
 )
 

@@ -40,6 +40,11 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "kafka-tools", "4.3.0"),
         ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
     ),
+    "streams-3.9.1": (
+        ("org.apache.kafka", "kafka-streams", "3.9.1"),
+        ("org.apache.kafka", "kafka-streams-test-utils", "3.9.1"),
+        ("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
 }
 
 

@@ -28,7 +28,7 @@ SOURCE_NAMES = (
     "failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "groupIdPrefix", "groupIdCommit",
 )  # fmt: skip
-SINK_NAMES = ("topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic")
+SINK_NAMES = ("topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn")
 # What Spark itself puts among the options of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
 
@@ -105,6 +105,7 @@ class SinkOptions:
     id_prefix: str
     decisions_topic: str
     client: Mapping[str, str] = field(default_factory=dict)
+    timestamp_column: str | None = None
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -162,6 +163,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         id_prefix=options.get("transactionalIdPrefix") or "kavka-",
         decisions_topic=options.get("decisionsTopic") or "__kavka_pipeline_decisions",
         client=client,
+        timestamp_column=options.get("timestampColumn"),
     )
 
 

@@ -33,10 +33,12 @@ class Layout:
     topic: int = -1
     partition: int = -1
     headers: int = -1
+    timestamp: int = -1
 
 
-def layout(columns: Sequence[tuple[str, str]], topic: str | None) -> Layout:
-    """`columns` are names and Spark's short names of types. Names count as Spark's do, without case."""
+def layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:
+    """`columns` are names and Spark's short names of types. Names count as Spark's do, without case. `timestamp` names
+    the column with the records' times in ms, where there is one."""
     found: dict[str, int] = {}
     for index, (name, kind) in enumerate(columns):
         part = name.lower()
@@ -50,6 +52,12 @@ def layout(columns: Sequence[tuple[str, str]], topic: str | None) -> Layout:
         raise OptionError(f"there is no column value among {', '.join(name for name, _ in columns)}")
     if topic is None and "topic" not in found:
         raise OptionError("there is neither an option topic nor a column topic: where shall the rows go?")
+    if timestamp is not None:
+        kinds = {name.lower(): (index, kind) for index, (name, kind) in enumerate(columns)}
+        index, kind = kinds.get(timestamp.lower(), (-1, "missing"))
+        if kind != "bigint":
+            raise OptionError(f"timestampColumn {timestamp} must be bigint, milliseconds, and is {kind}")
+        found["timestamp"] = index
     return Layout(topic, **found)
 
 
@@ -72,7 +80,7 @@ def send(producer: Producer, rows: pa.RecordBatch, where: Layout) -> list[Record
     values = _bytes(values)
     send = producer.send
     name = where.topic_name
-    if name is not None and where.partition < 0 and where.headers < 0:
+    if name is not None and where.partition < 0 and where.headers < 0 and where.timestamp < 0:
         if where.key < 0:
             return [send(name, value) for value in values]
         return [send(name, value, key) for value, key in zip(values, _bytes(rows.column(where.key)), strict=True)]
@@ -81,13 +89,16 @@ def send(producer: Producer, rows: pa.RecordBatch, where: Layout) -> list[Record
     keys: Any = _bytes(rows.column(where.key)) if where.key >= 0 else repeat(None, count)
     partitions: Any = rows.column(where.partition).to_pylist() if where.partition >= 0 else repeat(None, count)
     headers: Any = _headers(rows.column(where.headers)) if where.headers >= 0 else repeat(None, count)
+    stamps: Any = rows.column(where.timestamp).to_pylist() if where.timestamp >= 0 else repeat(None, count)
     futures: list[RecordFuture] = []
-    for topic, value, key, partition, some in zip(topics, values, keys, partitions, headers, strict=True):
+    for topic, value, key, partition, stamp, some in zip(
+        topics, values, keys, partitions, stamps, headers, strict=True
+    ):
         if topic is None:
             raise PipelineError("a row has no topic: the column is null, and there is no option topic")
         if partition is not None and partition < 0:
             raise PipelineError(f"a row has the partition {partition}")
-        futures.append(send(topic, value, key, partition, None, some))
+        futures.append(send(topic, value, key, partition, stamp, some))
     return futures
 
 

@@ -107,7 +107,8 @@ class KavkaDataSource(DataSource):
         from kavka.pipeline.spark.rows import layout
 
         options = sink_options(self.options)
-        return options, layout([(one.name, one.dataType.simpleString()) for one in schema.fields], options.topic)
+        columns = [(one.name, one.dataType.simpleString()) for one in schema.fields]
+        return options, layout(columns, options.topic, options.timestamp_column)
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:

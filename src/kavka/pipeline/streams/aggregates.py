@@ -1,0 +1,321 @@
+"""Grouped streams and tables brought together to one value by key, or by key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kavka.pipeline.streams.engine import Headers, Node
+from kavka.pipeline.streams.serdes import Change
+from kavka.pipeline.streams.stores import ValueAndTimestamp
+from kavka.pipeline.streams.tables import Step, TableNode
+from kavka.pipeline.streams.windows import SessionWindows, SlidingWindows, TimeWindow, Window, Windowed
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+def _nothing() -> Any:
+    return None
+
+
+def zero() -> int:
+    return 0
+
+
+def plus_one(key: Any, value: Any, count: Any) -> Any:
+    return count + 1
+
+
+def minus_one(key: Any, value: Any, count: Any) -> Any:
+    return count - 1
+
+
+class Reducer:
+    """A reducer as an aggregator: the first value is the result."""
+
+    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
+        self._reducer = reducer
+
+    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+        return value if aggregate is None else self._reducer(aggregate, value)
+
+
+class Subtractor:
+    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
+        self._reducer = reducer
+
+    def __call__(self, key: Any, value: Any, aggregate: Any) -> Any:
+        return self._reducer(aggregate, value)
+
+
+class Merger:
+    """A reducer as what brings two sessions together."""
+
+    def __init__(self, reducer: Callable[[Any, Any], Any]) -> None:
+        self._reducer = reducer
+
+    def __call__(self, key: Any, one: Any, two: Any) -> Any:
+        if one is None or two is None:
+            return two if one is None else one
+        return self._reducer(one, two)
+
+
+def added(key: Any, one: Any, two: Any) -> Any:
+    return one + two
+
+
+class AggregateStep(Step):
+    """A table that is made by `factory(store, send_old, …)`."""
+
+    def __init__(self, store: str, factory: Callable[..., Node], *arguments: Any) -> None:
+        super().__init__(store)
+        self._factory, self._arguments = factory, arguments
+
+    def node(self) -> Node:
+        return self._factory(self.store, self.send_old, *self._arguments)
+
+
+class StreamAggregate(TableNode):
+    def __init__(
+        self, store: str | None, send_old: bool, initializer: Callable[[], Any] | None, aggregator: Aggregator
+    ) -> None:
+        super().__init__(store, send_old)
+        self._initializer, self._aggregator = initializer or _nothing, aggregator
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None or self.store is None:
+            return
+        held = self.store.get(key)
+        if held is None:
+            old, new = None, self._aggregator(key, value, self._initializer())
+        else:
+            old, stamp = held
+            new = self._aggregator(key, value, old)
+            timestamp = max(timestamp, stamp)
+            if self._send_old and old is new:
+                old = self.store.get(key)[0]
+        self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
+        self.tell(key, new, old, timestamp, headers, self.ident(key))
+
+
+class TableAggregate(TableNode):
+    """Takes away what a changed key stood for, and adds what it stands for now."""
+
+    def __init__(
+        self,
+        store: str | None,
+        send_old: bool,
+        initializer: Callable[[], Any] | None,
+        adder: Aggregator,
+        subtractor: Aggregator,
+    ) -> None:
+        super().__init__(store, send_old)
+        self._initializer, self._adder, self._subtractor = initializer, adder, subtractor
+
+    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        if key is None or self.store is None:
+            return
+        held = self.store.get(key)
+        old = new = None
+        if held is not None:
+            old = new = held[0]
+            timestamp = max(timestamp, held[1])
+        if value.old is not None and old is not None:
+            new = self._subtractor(key, value.old, new)
+        if value.new is not None:
+            if new is None and self._initializer is not None:
+                new = self._initializer()
+            new = self._adder(key, value.new, new)
+        before = old
+        if self._send_old and held is not None and old is new:
+            before = self.store.get(key)[0]
+        self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
+        self.tell(key, new, before, timestamp, headers, self.ident(key))
+
+
+class WindowAggregate(TableNode):
+    """Tumbling, hopping and unlimited windows."""
+
+    def __init__(
+        self,
+        store: str | None,
+        send_old: bool,
+        windows: Any,
+        initializer: Callable[[], Any] | None,
+        aggregator: Aggregator,
+    ) -> None:
+        super().__init__(store, send_old)
+        self._windows, self._initializer, self._aggregator = windows, initializer or _nothing, aggregator
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            return
+        self.observed = max(self.observed, timestamp)
+        closed = self.observed - self._windows.grace
+        for window in self._windows.windows_for(timestamp):
+            if window.end > closed:
+                self.update(key, value, window, timestamp, headers)
+
+    def update(self, key: Any, value: Any, window: Window, timestamp: int, headers: Headers) -> None:
+        assert self.store is not None
+        held = self.store.fetch(key, window.start)
+        if held is None:
+            old, new, stamp = None, self._aggregator(key, value, self._initializer()), timestamp
+        else:
+            old = held[0]
+            new, stamp = self._aggregator(key, value, old), max(timestamp, held[1])
+            if self._send_old and old is new:
+                old = self.store.fetch(key, window.start)[0]
+        self.place(key, window, new, old, stamp, headers)
+
+    def place(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
+        assert self.store is not None
+        self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)
+        ident = None if self._held is None else (self.store._need_key(key), window.start)
+        self.tell(Windowed(key, window), new, old, stamp, headers, ident)
+
+
+class SlidingAggregate(WindowAggregate):
+    """A window ends at every record, and one begins after it, as long as there is something in them."""
+
+    _windows: SlidingWindows
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None or self.store is None:
+            return
+        self.observed = max(self.observed, timestamp)
+        span = self._windows.time_difference
+        self._closed = self.observed - self._windows.grace
+        if timestamp + 1 + span <= self._closed:
+            return
+        if timestamp < span:
+            self._early(key, value, timestamp, headers)
+        else:
+            self._in_order(key, value, timestamp, headers)
+
+    def _in_order(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        assert self.store is not None
+        span = self._windows.time_difference
+        starts = set()
+        before: int | None = None
+        left: ValueAndTimestamp | None = None
+        right: ValueAndTimestamp | None = None
+        left_there = right_there = False
+        for start, held in list(self.store.fetch(key, max(0, timestamp - 2 * span), timestamp + 1)):
+            starts.add(start)
+            end = start + span
+            if end < timestamp:
+                left, before = held, held[1]
+            elif end == timestamp:
+                left_there = True
+                if held[1] < timestamp:
+                    before = held[1]
+                self._into(key, value, start, held, timestamp, headers)
+            elif start <= timestamp:
+                right = held
+                self._into(key, value, start, held, timestamp, headers)
+            elif start == timestamp + 1:
+                right_there = True
+        if before is not None and before + 1 not in starts and before + 1 + span >= timestamp:
+            self._into(key, value, before + 1, None, timestamp, headers)
+        if not left_there:
+            kept = left if left is not None and before is not None and timestamp - span <= before else None
+            self._into(key, value, timestamp - span, kept, timestamp, headers, fresh=True)
+        if not right_there and right is not None and right[1] > timestamp:
+            self._copy(key, timestamp + 1, right, headers)
+
+    def _early(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Windows that would begin before time 0 are all the one that begins at 0."""
+        assert self.store is not None
+        starts = set()
+        before: int | None = None
+        combined: ValueAndTimestamp | None = None
+        right: ValueAndTimestamp | None = None
+        right_there = False
+        for start, held in list(self.store.fetch(key, 0, timestamp + 1)):
+            starts.add(start)
+            if start == 0:
+                combined = held
+                if held[1] < timestamp:
+                    before = held[1]
+            elif start <= timestamp:
+                right = held
+                self._into(key, value, start, held, timestamp, headers)
+            elif start == timestamp + 1:
+                right_there = True
+        if right is None and combined is not None:
+            right = combined
+        if not right_there and right is not None and right[1] > timestamp:
+            self._copy(key, timestamp + 1, right, headers)
+        if before is not None and before + 1 not in starts:
+            self._into(key, value, before + 1, None, timestamp, headers)
+        self._into(key, value, 0, combined, timestamp, headers)
+
+    def _into(
+        self,
+        key: Any,
+        value: Any,
+        start: int,
+        held: ValueAndTimestamp | None,
+        timestamp: int,
+        headers: Headers,
+        fresh: bool = False,
+    ) -> None:
+        """Add the record to the window. `fresh`: `held` is what another window had, this one was not there."""
+        window = TimeWindow(start, start + self._windows.time_difference)
+        if window.end < self._closed:
+            return
+        new = self._aggregator(key, value, self._initializer() if held is None else held[0])
+        stamp = timestamp if held is None else max(timestamp, held[1])
+        self.place(key, window, new, None if held is None or fresh else held[0], stamp, headers)
+
+    def _copy(self, key: Any, start: int, held: ValueAndTimestamp, headers: Headers) -> None:
+        window = TimeWindow(start, start + self._windows.time_difference)
+        if window.end >= self._closed:
+            self.place(key, window, held[0], None, held[1], headers)
+
+
+class SessionAggregate(TableNode):
+    def __init__(
+        self,
+        store: str | None,
+        send_old: bool,
+        windows: SessionWindows,
+        initializer: Callable[[], Any] | None,
+        aggregator: Aggregator,
+        merger: Callable[[Any, Any, Any], Any],
+    ) -> None:
+        super().__init__(store, send_old)
+        self._windows, self._initializer = windows, initializer or _nothing
+        self._aggregator, self._merger = aggregator, merger
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or self.store is None:
+            return
+        self.observed = max(self.observed, timestamp)
+        closed = self.observed - self._windows.grace
+        gap = self._windows.inactivity_gap
+        merged: list[tuple[Windowed, Any]] = []
+        start = end = timestamp
+        aggregate = self._initializer()
+        for session, held in list(self.store.find_sessions(key, timestamp - gap, timestamp + gap)):
+            merged.append((session, held))
+            aggregate = self._merger(key, aggregate, held)
+            start, end = min(start, session.window.start), max(end, session.window.end)
+        if end < closed:
+            return
+        if (start, end) != (timestamp, timestamp):
+            for session, held in merged:
+                self.store.remove(session)
+                self._say(session, None, held, session.window.end, headers)
+        aggregate = self._aggregator(key, value, aggregate)
+        session = Windowed(key, Window(start, end))
+        self.store.put(session, aggregate)
+        self._say(session, aggregate, None, end, headers)
+
+    def _say(self, session: Windowed, new: Any, old: Any, stamp: int, headers: Headers) -> None:
+        assert self.store is not None
+        ident = None
+        if self._held is not None:
+            ident = (self.store._need_key(session.key), session.window.start, session.window.end)
+        self.tell(session, new, old, stamp, headers, ident)

@@ -1,0 +1,364 @@
+"""KafkaStreams: a topology, compiled to one query of Spark Structured Streaming and run.
+
+Under `state.dir`/`application.id` lie Spark's checkpoint (offsets, state) and `topology.json`, what the state was made
+by. A crash leaves both; the next start goes on from there. They belong to one running application.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kavka.client.admin import Admin
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import NewTopic
+from kavka.common.errors import ErrorCode
+from kavka.pipeline.spark.cluster import admin_settings
+from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
+from kavka.pipeline.streams.settings import Settings, settings_of
+from kavka.pipeline.streams.topology import SourceNode, Topology, TopologyDescription
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+_ADMIN_TIMEOUT = 30.0
+_READ_ALL = -2
+_READ_NEW = -1
+
+
+class State:
+    """Kafka's states of an application."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    PENDING_ERROR = "PENDING_ERROR"
+    ERROR = "ERROR"
+
+
+class KafkaStreams:
+    """`config` has Kafka's names; `spark` is a session to run in, otherwise the running one is used, or one is made."""
+
+    State = State
+
+    def __init__(self, topology: Topology, config: Mapping[str, Any], spark: SparkSession | None = None) -> None:
+        self._topology = topology
+        self._settings = settings_of(config)
+        self._spark = spark
+        self._state = State.CREATED
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._listener: Callable[[str, str], Any] | None = None
+        self._handler: Callable[[BaseException], Any] | None = None
+        self._query: StreamingQuery | None = None
+        self._error: StreamsException | None = None
+        self._watcher: threading.Thread | None = None
+        # What cannot be compiled is told now, as far as that needs no cluster.
+        make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
+
+    # --- Kafka's names
+
+    def start(self) -> None:
+        """Compile and start; returns when the query runs."""
+        with self._lock:
+            if self._state != State.CREATED:
+                raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
+        self._to(State.REBALANCING)
+        try:
+            self._query = self._started()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._to(State.RUNNING)
+        self._watcher = threading.Thread(target=self._watch, name=f"{self._settings.application_id}-watch", daemon=True)
+        self._watcher.start()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Stop; whether that was done within `timeout` seconds. What was not finished is done by the next start."""
+        if self._state == State.CREATED:
+            self._to(State.NOT_RUNNING)
+        query = self._query
+        if query is None or self._state in (State.NOT_RUNNING, State.ERROR):
+            return True
+        self._to(State.PENDING_SHUTDOWN)
+        query.stop()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join(timeout)
+        return self._state == State.NOT_RUNNING
+
+    def clean_up(self) -> None:
+        """Forget the state: the next start begins where `auto.offset.reset` says."""
+        if self._state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
+            raise StreamsException("Cannot clean up while running.")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def state(self) -> str:
+        return self._state
+
+    def set_state_listener(self, listener: Callable[[str, str], Any]) -> None:
+        """`listener(new, old)`, called from whichever thread changes the state."""
+        self._only_before_start()
+        self._listener = listener
+
+    def set_uncaught_exception_handler(self, handler: Callable[[BaseException], Any]) -> None:
+        self._only_before_start()
+        self._handler = handler
+
+    def describe(self) -> TopologyDescription:
+        return self._topology.describe()
+
+    # --- beyond Kafka's
+
+    @property
+    def folder(self) -> Path:
+        return Path(self._settings.state_dir) / self._settings.application_id
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """Spark's own handle of the running query."""
+        return self._query
+
+    def exception(self) -> StreamsException | None:
+        """What ended it, if it is in ERROR."""
+        return self._error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has ended; whether it has."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while self._state not in (State.NOT_RUNNING, State.ERROR):
+                left = None if limit is None else limit - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def process_all_available(self) -> None:
+        """Wait until everything that was in the topics when this was called is done; for tests."""
+        if self._query is None:
+            raise StreamsException("it is not started")
+        self._query.processAllAvailable()
+
+    def __enter__(self) -> KafkaStreams:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- inside
+
+    def _only_before_start(self) -> None:
+        if self._state != State.CREATED:
+            raise StreamsException(f"Can only set this in CREATED state. Current state is: {self._state}")
+
+    def _to(self, state: str) -> None:
+        with self._changed:
+            old, self._state = self._state, state
+            self._changed.notify_all()
+        if old != state and self._listener is not None:
+            self._listener(state, old)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
+        log.error("%s stops: %s", self._settings.application_id, self._error)
+        self._to(State.PENDING_ERROR)
+        if self._handler is not None:
+            self._handler(self._error)
+        self._to(State.ERROR)
+
+    def _watch(self) -> None:
+        query = self._query
+        assert query is not None
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            if self._state == State.PENDING_SHUTDOWN:
+                self._to(State.NOT_RUNNING)
+            else:
+                self._fail(error)
+            return
+        self._to(State.NOT_RUNNING)
+
+    def _started(self) -> StreamingQuery:
+        from kavka.pipeline.streams.compiler import compile_query
+
+        settings = self._settings
+        spark = self._session()
+        cores = max(spark.sparkContext.defaultParallelism, settings.threads)
+        with Admin(admin_settings({"bootstrap.servers": settings.bootstrap_servers, **settings.clients})) as admin:
+            plan, partitions = self._planned(admin, cores)
+        caching = settings.cache_bytes > 0
+        run = uuid.uuid4().hex
+        return compile_query(spark, self._topology, settings, plan, partitions, run, caching, self.folder)
+
+    def _session(self) -> SparkSession:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise StreamsException("Streams run on Spark: pip install 'kavka[pipeline]'") from error
+        found = self._spark or SparkSession.getActiveSession()
+        if found is not None:
+            return found
+        builder = SparkSession.builder.appName(self._settings.application_id)
+        builder = builder.master(self._settings.master or os.environ.get("SPARK_MASTER") or "local[*]")
+        for name, value in {"spark.ui.showConsoleProgress": "false", **self._settings.spark}.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+
+    def _planned(self, admin: Admin, cores: int) -> tuple[Plan, dict[str, int]]:
+        topology, settings = self._topology, self._settings
+        wanted = source_topics(topology)
+        counts = _partitions(admin, wanted)
+        missing = sorted(wanted - set(counts))
+        if missing:
+            raise StreamsException(f"Missing source topics: {', '.join(missing)}")
+        before = self._kept()
+        plan = make_plan(topology, counts, cores, None if before is None else int(before["width"]))
+        self._keep(plan, before)
+        _, real = internal_topics(topology)
+        own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
+        _create(admin, own, settings.replication_factor)
+        sinks = {s.topic for sub in topology.subtopologies() for s in sub.sinks if isinstance(s.topic, str)}
+        return plan, {**_partitions(admin, sinks - set(topology.internal_topics)), **counts, **own}
+
+    def _kept(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "topology.json").read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StreamsException(f"topology.json in {self.folder} cannot be read: {error}; clean_up()") from None
+        return found
+
+    def _keep(self, plan: Plan, before: dict[str, Any] | None) -> None:
+        now = plan.fingerprint(self._topology)
+        if before is not None:
+            if before["digest"] != now["digest"]:
+                raise StreamsException(
+                    f"the state in {self.folder} is of another topology ({_difference(before, now)}): give a new "
+                    "application.id, or forget the state with clean_up()"
+                )
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / "topology.json.tmp"
+        with temporary.open("w") as file:
+            json.dump(now, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.folder / "topology.json")
+
+
+def source_frame(
+    spark: SparkSession, settings: Settings, topics: Mapping[str, int], policies: Mapping[str, str], limit: bool
+) -> DataFrame:
+    """A stream of these topics (with their partitions) from where their policies say."""
+    options: dict[str, Any] = {
+        "kafka.bootstrap.servers": settings.bootstrap_servers,
+        "subscribe": ",".join(sorted(topics)),
+        "includeHeaders": "true",
+        "groupIdCommit": settings.application_id,
+        "startingOffsets": _starting(topics, policies),
+        **{f"kafka.{name}": value for name, value in settings.clients.items()},
+    }
+    if settings.exactly_once:
+        options["kafka.isolation.level"] = "read_committed"
+    if limit:
+        options["maxOffsetsPerTrigger"] = settings.records_per_batch
+    return spark.readStream.format("kavka").options(**options).load()
+
+
+def _starting(topics: Mapping[str, int], policies: Mapping[str, str]) -> str:
+    chosen = {policies[topic] for topic in topics}
+    if len(chosen) == 1:
+        return chosen.pop()
+    at = {"earliest": _READ_ALL, "latest": _READ_NEW}
+    return json.dumps(
+        {topic: {str(number): at[policies[topic]] for number in range(count)} for topic, count in topics.items()}
+    )
+
+
+def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
+    """Where reading begins, by topic. The application's own topics are always read from their beginning."""
+    found = {}
+    for node in topology.nodes.values():
+        for topic in node.topics if isinstance(node, SourceNode) else ():
+            if topic in topology.internal_topics:
+                found[f"{settings.application_id}-{topic}"] = "earliest"
+            else:
+                found[topic] = node.reset_policy or settings.reset
+    return found
+
+
+def needs_timers(topology: Topology) -> bool:
+    return has_users(topology)
+
+
+def _partitions(admin: Admin, topics: set[str]) -> dict[str, int]:
+    """Of those topics that are there."""
+    if not topics:
+        return {}
+    try:
+        described = admin.describe_topics(sorted(topics), timeout=_ADMIN_TIMEOUT)
+    except AdminError as error:
+        if any(why.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for why in error.errors.values()):
+            raise
+        described = error.results
+    return {one.name: len(one.partitions) for one in described.values()}
+
+
+def _create(admin: Admin, topics: Mapping[str, int], replication: int) -> None:
+    there = _partitions(admin, set(topics))
+    for topic, count in topics.items():
+        if topic not in there:
+            factor = None if replication < 0 else replication
+            try:
+                admin.create_topics([NewTopic(topic, count, factor)], timeout=_ADMIN_TIMEOUT)
+            except AdminError as error:
+                if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
+                    raise
+        elif there[topic] != count:
+            raise StreamsException(
+                f"the application's topic {topic} has {there[topic]} partitions and should have {count}: delete it, "
+                "and clean_up()"
+            )
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    one, two = before.get("state", []), now["state"]
+    if len(one) != len(two):
+        return f"it has {len(two)} parts with state, and had {len(one)}"
+    for old, new in zip(one, two, strict=True):
+        for name in ("topics", "nodes", "stores", "tasks"):
+            if json.dumps(old.get(name)) != json.dumps(new[name]):
+                return f"sub-topology {new['sub']} has the {name} {new[name]}, and had {old.get(name)}"
+    return "it is not the same"
+
+
+def _one_line(error: BaseException) -> str:
+    """Of what Spark wraps around an error of ours, the error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    marks = ("StreamsException:", "PipelineError:", "OptionError:", "DataLoss:", "TopologyException:")
+    for line in lines:
+        for mark in marks:
+            if mark in line:
+                return line.split(mark, 1)[1].strip()
+    found = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
+    return found[-1] if found else (lines[0] if lines else type(error).__name__)

@@ -1,0 +1,113 @@
+"""From a plan to Spark: one query, with the source and sink of `kavka.pipeline.spark`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kavka.pipeline.spark import register
+from kavka.pipeline.streams.application import needs_timers, policies_of, source_frame
+from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.settings import Settings
+from kavka.pipeline.streams.topology import Subtopology, Topology
+from kavka.pipeline.streams.workers import (
+    OUT,
+    PACKED,
+    RESULT,
+    Job,
+    TaskProcessor,
+    routing_step,
+    stateless_step,
+    unpacking_step,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_ATTEMPTS = 3
+
+
+def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
+    """The rows that the sink gets."""
+    plan, settings = job.plan, job.settings
+    policies = policies_of(job.topology, settings)
+
+    def read(subs: tuple[Subtopology, ...], limit: bool = True) -> DataFrame | None:
+        topics = {
+            job.full_name(topic): plan.partitions[topic]
+            for sub in subs
+            for source in sub.sources
+            for topic in source.topics
+            if topic not in plan.shuffled
+        }
+        return source_frame(spark, settings, topics, policies, limit) if topics else None
+
+    parts: list[Any] = []
+    plain = read(plan.stateless)
+    if plain is not None:
+        parts.append(plain.mapInArrow(stateless_step(job), OUT))
+    kept = [read((*plan.feeding, *plan.stateful)), read(plan.globals, limit=False)] if plan.stateful else []
+    sources = [one for one in kept if one is not None]
+    if sources:
+        rows = reduce(lambda one, two: one.union(two), sources).mapInArrow(routing_step(job), PACKED)
+        timers = needs_timers(job.topology)
+        results = rows.groupBy("task").transformWithState(
+            TaskProcessor(job, timers), RESULT, "Update", "ProcessingTime" if timers else "None"
+        )
+        parts.append(results.mapInArrow(unpacking_step, OUT))
+    frame: DataFrame = reduce(lambda one, two: one.union(two), parts)
+    return frame
+
+
+def compile_query(
+    spark: SparkSession,
+    topology: Topology,
+    settings: Settings,
+    plan: Plan,
+    partitions: Mapping[str, int],
+    run: str,
+    caching: bool,
+    folder: Path,
+) -> StreamingQuery:
+    """Start it. The session's settings are its own, so that nothing of the caller's changes."""
+    own = register(spark).newSession()
+    own.conf.set("spark.sql.shuffle.partitions", str(plan.width))
+    own.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+    own.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    for name, value in settings.spark.items():
+        if name.startswith("spark.sql."):
+            own.conf.set(name, value)
+    job = Job(topology, settings, plan, partitions, run, caching)
+    writer = (
+        compile_frame(own, job)
+        .writeStream.format("kavka")
+        .outputMode("update")
+        .queryName(f"{settings.application_id}-{run[:8]}")
+        .trigger(processingTime=f"{settings.commit_interval} milliseconds")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("timestampColumn", "sent_at")
+        .option("exactlyOnce", str(settings.exactly_once).lower())
+        .option("transactionalIdPrefix", f"{settings.application_id}-")
+    )
+    for name, value in settings.clients.items():
+        writer = writer.option(f"kafka.{name}", value)
+    return _start(writer)
+
+
+def _start(writer: Any) -> StreamingQuery:
+    """Spark gives a Python process ten seconds to start, which a busy machine may not have: that alone is tried
+    again."""
+    for attempt in range(_ATTEMPTS):
+        query: StreamingQuery = writer.start()
+        while query.isActive and str(query.status["message"]).startswith("Initializing"):
+            time.sleep(0.05)
+        error = None if query.isActive else query.exception()
+        if error is None or "failed to connect back" not in str(error) or attempt + 1 == _ATTEMPTS:
+            break
+    return query

@@ -1,0 +1,251 @@
+"""TopologyTestDriver: a topology in this process, without a broker and without Spark, for tests.
+
+Every record goes all the way through before the next one; nothing is held back, whatever the cache. Each sub-topology
+is one task, with the partition 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from kavka.pipeline.streams.engine import STREAM_TIME, WALL_CLOCK_TIME, Headers, Task
+from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.topology import Topology
+from kavka.pipeline.streams.windows import Duration, millis
+
+
+class TestRecord(NamedTuple):
+    """A record that a test gives or gets."""
+
+    __test__ = False
+
+    key: Any
+    value: Any
+    timestamp: int | None = None
+    headers: Headers = ()
+
+
+class _Sent(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+class TopologyTestDriver:
+    __test__ = False
+
+    def __init__(
+        self, topology: Topology, config: Mapping[str, Any] | None = None, initial_wall_clock_time: int = 0
+    ) -> None:
+        given = {"application.id": "test-app", **(config or {})}
+        self._settings = settings_of(given, need_servers=False)
+        self._clock = initial_wall_clock_time
+        self._offsets: dict[str, int] = {}
+        self._output: dict[str, deque[_Sent]] = {}
+        self._queue: deque[tuple[str, _Sent]] = deque()
+        self._globals: list[Task] = []
+        self._tasks: list[Task] = []
+        global_stores: dict[str, Store] = {}
+        for sub in sorted(topology.subtopologies(), key=lambda one: not one.global_):
+            task = Task(topology, sub, self._settings, self, lambda: self._clock, global_stores=global_stores)
+            task.start()
+            if sub.global_:
+                global_stores.update(task.stores)
+                self._globals.append(task)
+            else:
+                self._tasks.append(task)
+        self._topics = {topic for task in (*self._globals, *self._tasks) for topic in task.sources}
+
+    # --- topics
+
+    def create_input_topic(
+        self,
+        topic: str,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        start_timestamp: int | None = None,
+        auto_advance: Duration = 0,
+    ) -> TestInputTopic:
+        """Records get the wall-clock time, or from `start_timestamp` on times `auto_advance` apart."""
+        serdes = key_serde or self._settings.key_serde, value_serde or self._settings.value_serde
+        return TestInputTopic(self, topic, *serdes, start_timestamp, millis(auto_advance, "the advance"))
+
+    def create_output_topic(
+        self, topic: str, key_serde: Serde | None = None, value_serde: Serde | None = None
+    ) -> TestOutputTopic:
+        serdes = key_serde or self._settings.key_serde, value_serde or self._settings.value_serde
+        return TestOutputTopic(self, topic, *serdes)
+
+    def producer_topics(self) -> set[str]:
+        """The topics that something was written to."""
+        return set(self._output)
+
+    # --- time and stores
+
+    def advance_wall_clock_time(self, by: Duration) -> None:
+        self._clock += millis(by, "the advance")
+        for task in self._tasks:
+            task.punctuate(WALL_CLOCK_TIME, self._clock)
+            self._run()
+
+    def now(self) -> int:
+        return self._clock
+
+    def get_state_store(self, name: str) -> Any:
+        """A store by its name; None if there is none."""
+        return self.get_all_state_stores().get(name)
+
+    get_key_value_store = get_timestamped_key_value_store = get_state_store
+    get_window_store = get_session_store = get_state_store
+
+    def get_all_state_stores(self) -> dict[str, Any]:
+        return {name: store for task in (*self._globals, *self._tasks) for name, store in task.stores.items()}
+
+    def close(self) -> None:
+        for task in (*self._tasks, *self._globals):
+            task.close()
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- records in and out, as bytes
+
+    def pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+        if topic not in self._topics:
+            raise StreamsException(f"Unknown topic: {topic}")
+        self._queue.append((topic, _Sent(key, value, timestamp, headers)))
+        self._run()
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        sent = _Sent(key, value, timestamp, headers)
+        self._output.setdefault(topic, deque()).append(sent)
+        if topic in self._topics:
+            self._queue.append((topic, sent))
+
+    def partitions(self, topic: str) -> int:
+        return 1
+
+    def output(self, topic: str) -> deque[_Sent]:
+        return self._output.setdefault(topic, deque())
+
+    def _run(self) -> None:
+        while self._queue:
+            topic, sent = self._queue.popleft()
+            offset = self._offsets.get(topic, 0)
+            self._offsets[topic] = offset + 1
+            for task in (*self._globals, *self._tasks):
+                if topic in task.sources:
+                    task.process(topic, 0, offset, *sent)
+                    task.punctuate(STREAM_TIME, task.stream_time)
+                    task.punctuate(WALL_CLOCK_TIME, self._clock)
+
+
+class TestInputTopic:
+    __test__ = False
+
+    def __init__(
+        self,
+        driver: TopologyTestDriver,
+        topic: str,
+        key_serde: Serde,
+        value_serde: Serde,
+        start: int | None,
+        advance: int,
+    ) -> None:
+        self._driver, self._topic = driver, topic
+        self._key, self._value = key_serde, value_serde
+        self._time, self._advance = start, advance
+
+    def pipe_input(
+        self, key: Any = None, value: Any = None, timestamp: int | None = None, headers: Headers = ()
+    ) -> None:
+        if isinstance(key, TestRecord):
+            key, value, timestamp, headers = key
+        if timestamp is None:
+            timestamp = self._time if self._time is not None else self._driver.now()
+            if self._time is not None:
+                self._time += self._advance
+        self._driver.pipe(
+            self._topic, self._key.serialize(key), self._value.serialize(value), timestamp, tuple(headers)
+        )
+
+    def pipe_value(self, value: Any, timestamp: int | None = None) -> None:
+        self.pipe_input(None, value, timestamp)
+
+    def pipe_key_value_list(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in pairs:
+            self.pipe_input(key, value)
+
+    def pipe_value_list(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.pipe_input(None, value)
+
+    def pipe_record_list(self, records: Iterable[TestRecord]) -> None:
+        for record in records:
+            self.pipe_input(record)
+
+    def advance_time(self, by: Duration) -> None:
+        if self._time is None:
+            raise StreamsException("the topic has no time of its own: give start_timestamp")
+        self._time += millis(by, "the advance")
+
+
+class TestOutputTopic:
+    __test__ = False
+
+    def __init__(self, driver: TopologyTestDriver, topic: str, key_serde: Serde, value_serde: Serde) -> None:
+        self._driver, self._topic = driver, topic
+        self._key, self._value = key_serde, value_serde
+
+    def read_record(self) -> TestRecord:
+        waiting = self._driver.output(self._topic)
+        if not waiting:
+            raise StreamsException(f"Empty topic: {self._topic}")
+        sent = waiting.popleft()
+        return TestRecord(
+            self._key.deserialize(sent.key), self._value.deserialize(sent.value), sent.timestamp, sent.headers
+        )
+
+    def read_value(self) -> Any:
+        return self.read_record().value
+
+    def read_key_value(self) -> tuple[Any, Any]:
+        return self.read_record()[:2]
+
+    def read_records_to_list(self) -> list[TestRecord]:
+        return [self.read_record() for _ in range(self.get_queue_size())]
+
+    def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
+        return [one[:2] for one in self.read_records_to_list()]
+
+    def read_values_to_list(self) -> list[Any]:
+        return [one.value for one in self.read_records_to_list()]
+
+    def read_key_values_to_map(self) -> dict[Any, Any]:
+        return dict(self.read_key_values_to_list())
+
+    def is_empty(self) -> bool:
+        return not self._driver.output(self._topic)
+
+    def get_queue_size(self) -> int:
+        return len(self._driver.output(self._topic))

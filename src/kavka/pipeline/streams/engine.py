@@ -1,0 +1,395 @@
+"""What runs a topology, record by record: the same for the test driver and in Spark's tasks.
+
+A Task is one sub-topology over one partition of its topics, as in Kafka Streams: it has its own stores and its own
+stream time. One thread uses it. What it sends goes to a collector; what it remembers is in its stores and in `meta()`,
+and whoever runs it keeps both together (`stores.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
+from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.settings import CONTINUE, Settings
+from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.topology import ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
+from kavka.pipeline.streams.windows import Duration, millis
+
+log = logging.getLogger(__name__)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+STREAM_TIME, WALL_CLOCK_TIME = "stream-time", "wall-clock-time"
+
+
+class PunctuationType:
+    STREAM_TIME = STREAM_TIME
+    WALL_CLOCK_TIME = WALL_CLOCK_TIME
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a processor gets and gives on."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers = ()
+
+    def with_key(self, key: Any) -> Record:
+        return Record(key, self.value, self.timestamp, self.headers)
+
+    def with_value(self, value: Any) -> Record:
+        return Record(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> Record:
+        return Record(self.key, self.value, timestamp, self.headers)
+
+    def with_headers(self, headers: Headers) -> Record:
+        return Record(self.key, self.value, self.timestamp, tuple(headers))
+
+
+class RecordMetadata(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
+class Collector(Protocol):
+    """Where a task's records go: bytes, and a partition where somebody chose one."""
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+
+class Node:
+    """A processor at work in a task. `observed` is the highest time it saw; it survives with the task."""
+
+    observed = -1
+
+    def attach(self, task: Task, spec: ProcessorNode) -> None:
+        self.task = task
+        self.name = spec.name
+        self.children: list[Any] = []
+
+    def init(self) -> None:
+        """Once, when all nodes and stores are there."""
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        raise NotImplementedError
+
+    def forward(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for child in self.children:
+            child.process(key, value, timestamp, headers)
+
+    def flush(self) -> None:
+        """Send on what was held back for the end of a micro-batch."""
+
+    def close(self) -> None:
+        """Kafka's processors may have something to let go of."""
+
+
+@dataclass
+class Punctuation:
+    kind: str
+    interval: int
+    next: int
+    callback: Callable[[int], None]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ProcessorContext:
+    """What a user's processor may ask of its task."""
+
+    def __init__(self, node: UserNode, task: Task) -> None:
+        self._node, self._task = node, task
+        self.application_id = task.settings.application_id
+        self.task_id = task.task_id
+
+    def forward(self, record: Record, child_name: str | None = None) -> None:
+        if not isinstance(record, Record):
+            raise StreamsException(f"{self._node.name} forwards a {type(record).__name__}: it must be a Record")
+        children = self._node.children
+        if child_name is not None:
+            children = [one for one in children if one.name == child_name]
+            if not children:
+                raise StreamsException(f"Unknown downstream node: {child_name}")
+        if self._node.fixed_key and record.key is not self._node.key and record.key != self._node.key:
+            raise StreamsException(f"{self._node.name} may not change the key")
+        for child in children:
+            child.process(record.key, record.value, record.timestamp, record.headers)
+
+    def get_state_store(self, name: str) -> Any:
+        if name not in self._node.store_names and name not in self._task.global_stores:
+            raise StreamsException(f"Processor {self._node.name} has no access to StateStore {name}")
+        return self._task.store(name)
+
+    def schedule(self, interval: Duration, kind: str, callback: Callable[[int], None]) -> Punctuation:
+        """Call `callback(timestamp)` every `interval` of stream time or of wall-clock time."""
+        return self._task.schedule(self._node, millis(interval, "the interval"), kind, callback)
+
+    def current_stream_time_ms(self) -> int:
+        return self._task.stream_time
+
+    def current_system_time_ms(self) -> int:
+        return self._task.now()
+
+    def record_metadata(self) -> RecordMetadata | None:
+        return self._task.record
+
+    def commit(self) -> None:
+        """Kafka commits soon after; here the micro-batch ends with a commit anyway."""
+
+    def app_configs(self) -> Mapping[str, Any]:
+        return self._task.settings.given
+
+
+class UserNode(Node):
+    """Holds a processor of the Processor API."""
+
+    def __init__(self, supplier: Callable[[], Any], fixed_key: bool = False) -> None:
+        self.fixed_key = fixed_key
+        self._processor = supplier() if not hasattr(supplier, "get") else supplier.get()
+        if self._processor is None or not hasattr(self._processor, "process"):
+            raise StreamsException(f"{supplier} does not supply a processor: an object with process(record)")
+        self.key: Any = None
+
+    def attach(self, task: Task, spec: ProcessorNode) -> None:
+        super().attach(task, spec)
+        self.store_names = spec.stores
+
+    def init(self) -> None:
+        init = getattr(self._processor, "init", None)
+        if init is not None:
+            init(ProcessorContext(self, self.task))
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        self.key = key
+        self._processor.process(Record(key, value, timestamp, headers))
+
+    def close(self) -> None:
+        close = getattr(self._processor, "close", None)
+        if close is not None:
+            close()
+
+
+class Source:
+    """Where records come in."""
+
+    def __init__(self, spec: SourceNode, settings: Settings) -> None:
+        self.name = spec.name
+        self.children: list[Any] = []
+        self._key: Serde = spec.key_serde or settings.key_serde
+        self._value: Serde = spec.value_serde or settings.value_serde
+        self._extract = spec.timestamp_extractor or settings.timestamp_extractor
+        self._settings = settings
+
+    def take(
+        self, at: RecordMetadata, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, latest: int
+    ) -> tuple[Any, Any, int] | None:
+        """Key, value and time of a record; None if it is left out."""
+        try:
+            found = self._key.deserialize(key), self._value.deserialize(value)
+        except Exception as error:
+            if self._settings.deserialization_handler(at, (key, value, timestamp, headers), error) == CONTINUE:
+                return None
+            raise StreamsException(
+                f"{at.topic}-{at.partition} offset {at.offset} cannot be read with {self._key}, {self._value}: {error}"
+            ) from error
+        if self._extract is not None:
+            timestamp = self._extract(Record(*found, timestamp, headers), latest)
+        if timestamp < 0:
+            log.warning("%s-%d offset %d has no time and is left out", at.topic, at.partition, at.offset)
+            return None
+        return (*found, timestamp)
+
+
+class Sink:
+    """Where records go out."""
+
+    def __init__(self, spec: SinkNode, task: Task) -> None:
+        self.name = spec.name
+        self.children: list[Any] = []
+        self._task = task
+        self._topic = spec.topic
+        self._key: Serde = spec.key_serde or task.settings.key_serde
+        self._value: Serde = spec.value_serde or task.settings.value_serde
+        self._partitioner = spec.partitioner
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        topic = self._topic if isinstance(self._topic, str) else self._topic(key, value, self._task.record)
+        if timestamp < 0:
+            raise StreamsException(f"{self.name} would write a record with the time {timestamp} to {topic}")
+        try:
+            data = self._key.serialize(key), self._value.serialize(value)
+        except StreamsException as error:
+            if self._task.settings.production_handler(topic, (key, value, timestamp, headers), error) == CONTINUE:
+                return
+            raise StreamsException(f"{self.name} to {topic}: {error}") from None
+        collector = self._task.collector
+        chosen = None
+        if self._partitioner is not None:
+            chosen = self._partitioner(topic, key, value, collector.partitions(self._task.full_name(topic)))
+        collector.send(self._task.full_name(topic), *data, timestamp, headers, chosen)
+
+
+class Task:
+    """One sub-topology for one partition. `caching`: changes of tables are held back until `flush`."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        sub: Subtopology,
+        settings: Settings,
+        collector: Collector,
+        now: Callable[[], int],
+        partition: int = 0,
+        caching: bool = False,
+        global_stores: Mapping[str, Store] | None = None,
+    ) -> None:
+        self.task_id = f"{sub.id}_{partition}"
+        self.settings = settings
+        self.collector = collector
+        self.now = now
+        self.caching = caching
+        self.stream_time = -1
+        self.record: RecordMetadata | None = None
+        self.global_stores = dict(global_stores or {})
+        self._internal = topology.internal_topics
+        self.stores: dict[str, Store] = {
+            name: topology.stores[name].build(settings.key_serde, settings.value_serde) for name in sub.stores
+        }
+        self._punctuations: list[tuple[str, Punctuation]] = []
+        self._pending: dict[str, list[int]] = {}
+        self.sources: dict[str, Source] = {}
+        self.nodes: list[Node] = []
+        self._build(topology, sub)
+
+    def _build(self, topology: Topology, sub: Subtopology) -> None:
+        made: dict[str, Any] = {}
+        for spec in sub.nodes:
+            if isinstance(spec, SourceNode):
+                made[spec.name] = source = Source(spec, self.settings)
+                for topic in spec.topics:
+                    self.sources[self.full_name(topic)] = source
+            elif isinstance(spec, ProcessorNode):
+                node = UserNode(spec.supplier) if spec.users else spec.supplier()
+                node.attach(self, spec)
+                self.nodes.append(node)
+                made[spec.name] = node
+            else:
+                made[spec.name] = Sink(spec, self)
+        for spec in sub.nodes:
+            made[spec.name].children = [made[one.name] for one in topology.children(spec.name)]
+
+    def start(self, meta: Mapping[str, Any] | None = None) -> None:
+        """When the stores have been restored. `meta` is what `meta()` gave when they were kept."""
+        if meta:
+            self.stream_time = meta["stream_time"]
+            for node in self.nodes:
+                node.observed = meta["observed"].get(node.name, -1)
+            for name, store in self.stores.items():
+                if name in meta["stores"]:
+                    store.observed = meta["stores"][name]  # type: ignore[attr-defined]
+            self._pending = {name: list(times) for name, times in meta["punctuations"].items()}
+        for node in self.nodes:
+            node.init()
+
+    def meta(self) -> dict[str, Any]:
+        times: dict[str, list[int]] = {}
+        for name, one in self._punctuations:
+            times.setdefault(name, []).append(one.next)
+        return {
+            "stream_time": self.stream_time,
+            "observed": {node.name: node.observed for node in self.nodes if node.observed >= 0},
+            "stores": {name: store.observed for name, store in self.stores.items() if hasattr(store, "observed")},
+            "punctuations": times,
+        }
+
+    def full_name(self, topic: str) -> str:
+        """Topics of the application's own bear its id."""
+        return f"{self.settings.application_id}-{topic}" if topic in self._internal else topic
+
+    def store(self, name: str) -> Any:
+        found = self.stores.get(name) or self.global_stores.get(name)
+        if found is None:
+            raise InvalidStateStoreException(f"there is no store {name}")
+        return found
+
+    def process(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers = (),
+    ) -> None:
+        source = self.sources[topic]
+        self.record = at = RecordMetadata(topic, partition, offset)
+        found = source.take(at, key, value, timestamp, headers, self.stream_time)
+        if found is not None:
+            if found[2] > self.stream_time:
+                self.stream_time = found[2]
+            for child in source.children:
+                child.process(*found, headers)
+            if self._punctuations:
+                self.punctuate(STREAM_TIME, self.stream_time)
+        self.record = None
+
+    def flush(self) -> None:
+        """The end of a micro-batch: tell on what was held back, from the sources down."""
+        for node in self.nodes:
+            node.flush()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+    # --- punctuators
+
+    def schedule(self, node: Node, interval: int, kind: str, callback: Callable[[int], None]) -> Punctuation:
+        if interval < 1:
+            raise StreamsException("The minimum supported scheduling interval is 1 millisecond.")
+        if kind not in (STREAM_TIME, WALL_CLOCK_TIME):
+            raise StreamsException(f"{kind} is no PunctuationType")
+        begin = 0 if kind == STREAM_TIME else self.now() + interval
+        kept = self._pending.get(node.name)
+        made = Punctuation(kind, interval, kept.pop(0) if kept else begin, callback)
+        self._punctuations.append((node.name, made))
+        return made
+
+    def punctuate(self, kind: str, time: int) -> bool:
+        """Call what is due; whether there was something. What was missed is made up for by one call."""
+        called = False
+        for _, one in list(self._punctuations):
+            if one.kind == kind and not one.cancelled and one.next <= time:
+                one.callback(time)
+                called = True
+                one.next += one.interval
+                if one.next <= time:
+                    one.next = one.next + (time - one.next) // one.interval * one.interval + one.interval
+        if called or any(one.cancelled for _, one in self._punctuations):
+            self._punctuations = [(name, one) for name, one in self._punctuations if not one.cancelled]
+        return called
+
+    def next_wall_clock(self) -> int | None:
+        times = [one.next for _, one in self._punctuations if one.kind == WALL_CLOCK_TIME and not one.cancelled]
+        return min(times, default=None)

@@ -1,0 +1,127 @@
+"""Joins of streams: with tables, and with one another in windows."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from kavka.pipeline.streams.engine import Headers, Node
+from kavka.pipeline.streams.tables import Step
+from kavka.pipeline.streams.windows import JoinWindows
+
+_PENDING = struct.Struct(">q?")
+
+
+class StreamTableJoin(Node):
+    """A record, and what the table has for its key. `mapper` gives the table's key, for global tables."""
+
+    def __init__(
+        self, table: Step, joiner: Callable[..., Any], left: bool, mapper: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        self._table, self._joiner, self._left, self._mapper = table, joiner, left, mapper
+
+    def init(self) -> None:
+        self._get = self._table.getter(self.task)
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        at = key if self._mapper is None else self._mapper(key, value)
+        if value is None or (at is None and not self._left):
+            return
+        found = None if at is None else self._get(at)
+        if found is not None or self._left:
+            self.forward(key, self._joiner(key, value, None if found is None else found[0]), timestamp, headers)
+
+
+class WindowPut(Node):
+    """Remembers a stream's records for the other side of a join."""
+
+    def __init__(self, store: str) -> None:
+        self._store_name = store
+
+    def init(self) -> None:
+        self._store = self.task.store(self._store_name)
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        self.forward(key, value, timestamp, headers)
+        if key is not None:
+            self._store.put(key, value, timestamp)
+
+
+class StreamJoin(Node):
+    """One side of a join of two streams. `pending` is a store of records that have found nothing yet and are told alone
+    when their window has closed; both sides share it. Its keys are time, side and the record's key, in bytes."""
+
+    def __init__(
+        self,
+        left: bool,
+        outer: bool,
+        windows: JoinWindows,
+        joiner: Callable[..., Any],
+        other_store: str,
+        pending: str | None,
+    ) -> None:
+        self._left, self._outer, self._joiner = left, outer, joiner
+        self._windows = windows
+        self._back, self._on = windows.before_ms, windows.after_ms
+        if not left:
+            self._back, self._on = self._on, self._back
+        self._other_name, self._pending_name = other_store, pending
+
+    def init(self) -> None:
+        self._other = self.task.store(self._other_name)
+        self._pending = None if self._pending_name is None else self.task.store(self._pending_name)
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if value is None or (key is None and not self._outer):
+            return
+        if self._pending is not None:
+            self._tell_closed()
+        if key is None:
+            self.forward(key, self._joined(key, value, None), timestamp, headers)
+            return
+        alone = self._outer
+        until = timestamp + self._on
+        for at, other in list(self._other.fetch(key, max(0, timestamp - self._back), max(0, until))):
+            alone = False
+            if self._pending is not None:
+                self._pending.put(self._pending_key(at, not self._left, key), None)
+            self.forward(key, self._joined(key, value, other), max(timestamp, at), headers)
+        if not alone:
+            return
+        if self._pending is None or until < self.task.stream_time:
+            self.forward(key, self._joined(key, value, None), timestamp, headers)
+        else:
+            entry = self._pending_key(timestamp, self._left, key)
+            held = self._pending.get(entry)
+            records = pickle.loads(held)[1] if held else []
+            self._pending.put(entry, pickle.dumps((key, [*records, (value, headers)])))
+
+    def _pending_key(self, timestamp: int, left: bool, key: Any) -> bytes:
+        data: bytes = self._other._need_key(key)
+        return _PENDING.pack(timestamp, left) + data
+
+    def _joined(self, key: Any, own: Any, other: Any) -> Any:
+        return self._joiner(key, own, other) if self._left else self._joiner(key, other, own)
+
+    def _tell_closed(self) -> None:
+        """Records whose window is over, with nothing on the other side."""
+        assert self._pending is not None
+        windows, kept = self._windows, []
+        shortest = min(windows.before_ms, windows.after_ms)
+        while (entry := self._pending.first()) is not None:
+            timestamp, left = _PENDING.unpack_from(entry)
+            if timestamp + shortest + windows.grace >= self.task.stream_time:
+                break
+            data = self._pending.get(entry)
+            self._pending.put(entry, None)
+            if timestamp + (windows.after_ms if left else windows.before_ms) + windows.grace >= self.task.stream_time:
+                kept.append((entry, data))
+                continue
+            key, records = pickle.loads(data)
+            for value, headers in records:
+                joined = self._joiner(key, value, None) if left else self._joiner(key, None, value)
+                self.forward(key, joined, timestamp, headers)
+        for entry, data in kept:
+            self._pending.put(entry, data)

@@ -1,0 +1,167 @@
+"""KTable: the last value of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kavka.pipeline.streams import nodes
+from kavka.pipeline.streams.builder import StreamsBuilder, table_store
+from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.grouped import KGroupedTable
+from kavka.pipeline.streams.options import Grouped, Materialized, Named
+from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.stores import BUFFER, StoreBuilder
+from kavka.pipeline.streams.suppress import SuppressStep
+from kavka.pipeline.streams.tables import DerivedStep, FilterStep, JoinStep, Kept, RegroupStep, Step
+from kavka.pipeline.streams.windows import Suppressed
+
+if TYPE_CHECKING:
+    from kavka.pipeline.streams.kstream import KStream
+
+
+class KTable:
+    """Immutable: each step gives a new table. `grace` is that of the windows its keys are in, if they are."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        name: str,
+        step: Step,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        grace: int | None = None,
+    ) -> None:
+        self.builder, self.name, self.step = builder, name, step
+        self.key_serde, self.value_serde = key_serde, value_serde
+        self.grace = grace
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        return self.step.store
+
+    def filter(
+        self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
+    ) -> KTable:
+        return self._filtered(predicate, False, materialized, named)
+
+    def filter_not(
+        self, predicate: Callable[[Any, Any], Any], materialized: Materialized | None = None, named: Named | None = None
+    ) -> KTable:
+        return self._filtered(predicate, True, materialized, named)
+
+    def map_values(
+        self, mapper: Callable[..., Any], materialized: Materialized | None = None, named: Named | None = None
+    ) -> KTable:
+        """`mapper(value)`, or `mapper(key, value)`."""
+        store, serdes = self._store(materialized, "KTABLE-MAPVALUES-", None)
+        step = DerivedStep(self.step, nodes.with_key(mapper), store)
+        return self._then("KTABLE-MAPVALUES-", step, named, store, serdes)
+
+    def to_stream(
+        self, mapper: Callable[[Any, Any], Any] | None = None, named: Named | None = None
+    ) -> KStream:
+        from kavka.pipeline.streams.kstream import KStream
+
+        name = self.builder.new_name("KTABLE-TOSTREAM-", named)
+        self.builder.add_processor(name, nodes.ToStream, (self.name,))
+        stream = KStream(self.builder, name, self.key_serde, self.value_serde)
+        return stream if mapper is None else stream.select_key(mapper)
+
+    def group_by(self, mapper: Callable[[Any, Any], tuple[Any, Any]], grouped: Grouped | None = None) -> KGroupedTable:
+        """`mapper(key, value)` gives a new key and a new value."""
+        how = grouped or Grouped()
+        name = self.builder.new_name("KTABLE-SELECT-")
+        self.builder.add_processor(name, RegroupStep(self.step, mapper).node, (self.name,))
+        return KGroupedTable(self, name, how.key_serde, how.value_serde, how.name)
+
+    def suppress(self, suppressed: Suppressed) -> KTable:
+        if suppressed.final and self.grace is None:
+            raise TopologyException("until_window_closes is for windowed tables: this one has no windows")
+        builder = self.builder
+        name = builder.new_name("KTABLE-SUPPRESS-", Named(suppressed.name))
+        store = f"{suppressed.name}-store" if suppressed.name else builder.new_store_name("KTABLE-SUPPRESS-")
+        builder.topology.add_state_store(StoreBuilder(BUFFER, store))
+        step = SuppressStep(self.step, suppressed, self.grace or 0, store)
+        builder.add_processor(name, step.node, (self.name,), (store,))
+        return KTable(builder, name, step, self.key_serde, self.value_serde, self.grace)
+
+    def join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
+        """By the same key: `join(table, joiner, Materialized, Named)`."""
+        return self._join(other, False, False, *arguments, **options)
+
+    def left_join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
+        return self._join(other, True, False, *arguments, **options)
+
+    def outer_join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
+        return self._join(other, True, True, *arguments, **options)
+
+    # --- inside
+
+    def _join(
+        self,
+        other: KTable,
+        left: bool,
+        right: bool,
+        joiner: Callable[..., Any],
+        materialized: Materialized | None = None,
+        named: Named | None = None,
+    ) -> KTable:
+        if not isinstance(other, KTable):
+            raise TopologyException(f"a table cannot be joined with a {type(other).__name__}")
+        builder = self.builder
+        merge = builder.new_name("KTABLE-MERGE-", named)
+        kind = "OUTER" if left and right else "LEFT" if left else "JOIN"
+        sides = [
+            f"{named.name}-join-{side}" if named and named.name else builder.new_name(f"KTABLE-{kind}{side.upper()}-")
+            for side in ("this", "other")
+        ]
+        store, (key_serde, value_serde) = self._store(materialized, "", None)
+        step = JoinStep(self.step, other.step, nodes.with_key(joiner, 2), left, right, store)
+        for side, name, parent, table in zip(step.sides, sides, (self, other), (other, self), strict=True):
+            builder.add_processor(name, side.node, (parent.name,), table.step.getter_stores())
+        if store is not None:
+            builder.topology.add_state_store(self._builder(materialized, store, key_serde, value_serde))
+        builder.add_processor(merge, step.node, tuple(sides), () if store is None else (store,))
+        return KTable(builder, merge, step, key_serde, value_serde, self.grace)
+
+    def _filtered(
+        self,
+        predicate: Callable[[Any, Any], Any],
+        negated: bool,
+        materialized: Materialized | None,
+        named: Named | None,
+    ) -> KTable:
+        store, serdes = self._store(materialized, "KTABLE-FILTER-", self.value_serde)
+        step = FilterStep(self.step, Kept(predicate, negated), store)
+        return self._then("KTABLE-FILTER-", step, named, store, serdes)
+
+    def _store(
+        self, materialized: Materialized | None, prefix: str, value_serde: Serde | None
+    ) -> tuple[str | None, tuple[Serde | None, Serde | None]]:
+        """The name of the store, if the user names one, and the serdes. Kafka counts a name that is not used."""
+        if materialized is None:
+            return None, (self.key_serde, value_serde)
+        if materialized.store_name is None and prefix:
+            self.builder.new_store_name(prefix)
+        serdes = materialized.key_serde or self.key_serde, materialized.value_serde or value_serde
+        return materialized.store_name, serdes
+
+    def _builder(
+        self, materialized: Materialized | None, store: str, key_serde: Serde | None, value_serde: Serde | None
+    ) -> StoreBuilder:
+        return table_store(store, key_serde, value_serde, materialized is None or materialized.caching)
+
+    def _then(
+        self,
+        prefix: str,
+        step: DerivedStep,
+        named: Named | None,
+        store: str | None,
+        serdes: tuple[Serde | None, Serde | None],
+    ) -> KTable:
+        name = self.builder.new_name(prefix, named)
+        if store is not None:
+            self.builder.topology.add_state_store(table_store(store, *serdes, True))
+        self.builder.add_processor(name, step.node, (self.name,), () if store is None else (store,))
+        return KTable(self.builder, name, step, *serdes, self.grace)

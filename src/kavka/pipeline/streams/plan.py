@@ -1,0 +1,220 @@
+"""What of a topology runs where in Spark. No I/O.
+
+One query does all of it, with at most one stateful step. Sub-topologies are as in Kafka. One that remembers nothing
+runs where its records are read. One that does is cut into tasks by partition, as in Kafka, and each task is a group of
+Spark's stateful step: Spark keeps its state and brings it its records. What a stateless sub-topology would write to a
+repartition topic goes to the tasks by that shuffle, without a topic. Real topics remain for `repartition`, which the
+user asked for, and for what a stateful sub-topology regroups: Spark does not chain stateful steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kavka.pipeline.streams.engine import UserNode
+from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.topology import ProcessorNode, Subtopology, Topology
+
+
+@dataclass(frozen=True)
+class TaskSlot:
+    """A task of a stateful sub-topology. `key` is what Spark groups by."""
+
+    key: int
+    sub: int
+    partition: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    stateless: tuple[Subtopology, ...]
+    """Those that write to topics alone: they never meet the shuffle."""
+    feeding: tuple[Subtopology, ...]
+    """Stateless, but what they write goes to tasks."""
+    stateful: tuple[Subtopology, ...]
+    globals: tuple[Subtopology, ...]
+    shuffled: Mapping[str, int]
+    """Repartition topics that are none: the name, and the sub-topology that reads it."""
+    internal: tuple[str, ...]
+    """Repartition topics that are real."""
+    partitions: Mapping[str, int]
+    """Of all topics that are read, shuffled ones included."""
+    tasks: tuple[TaskSlot, ...]
+    width: int
+    """How many partitions the shuffle has."""
+
+    def fingerprint(self, topology: Topology) -> dict[str, object]:
+        """What the state depends on. A topology with another one cannot go on from it."""
+        told = [
+            {
+                "sub": sub.id,
+                "topics": sorted(topic for source in sub.sources for topic in source.topics),
+                "nodes": [node.name for node in sub.nodes],
+                "stores": [
+                    [name, one.kind, one.timestamped, one.window_size, one.duplicates]
+                    for name, one in sorted((name, topology.stores[name]) for name in sub.stores)
+                ],
+                "tasks": sum(task.sub == sub.id for task in self.tasks),
+            }
+            for sub in (*self.stateful, *self.globals)
+        ]
+        text = json.dumps(told, sort_keys=True)
+        return {"state": told, "digest": hashlib.sha256(text.encode()).hexdigest(), "width": self.width}
+
+
+def is_users(node: ProcessorNode) -> bool:
+    return node.users or (isinstance(node.supplier, partial) and node.supplier.func is UserNode)
+
+
+def has_users(topology: Topology) -> bool:
+    return any(isinstance(node, ProcessorNode) and is_users(node) for node in topology.nodes.values())
+
+
+def stateless_ids(topology: Topology) -> set[int]:
+    """Sub-topologies that remember nothing: no stores, none of every task's, no processors of the user's own."""
+    if topology.global_stores:
+        return set()
+    return {
+        sub.id for sub in topology.subtopologies() if not sub.stores and not any(map(is_users, sub.processors))
+    }
+
+
+def internal_topics(topology: Topology) -> tuple[set[str], set[str]]:
+    """Repartition topics that are shuffled, and those that are real."""
+    stateless = stateless_ids(topology)
+    writers = {
+        sink.topic: sub.id for sub in topology.subtopologies() for sink in sub.sinks if isinstance(sink.topic, str)
+    }
+    shuffled = {
+        name
+        for name, topic in topology.internal_topics.items()
+        if not topic.users and writers.get(name) in stateless
+    }
+    return shuffled, set(topology.internal_topics) - shuffled
+
+
+def source_topics(topology: Topology) -> set[str]:
+    """The user's topics that are read."""
+    subs = topology.subtopologies()
+    return {t for sub in subs for source in sub.sources for t in source.topics} - set(topology.internal_topics)
+
+
+def internal_partitions(topology: Topology, known: Mapping[str, int]) -> dict[str, int]:
+    """How many partitions repartition topics have: what the user said, or as many as the topics have that feed them."""
+    found = dict(known)
+    subs = topology.subtopologies()
+    waiting = dict(topology.internal_topics)
+    while waiting:
+        before = len(waiting)
+        for name, topic in list(waiting.items()):
+            writer = next(sub for sub in subs if any(sink.topic == name for sink in sub.sinks))
+            feeding = [t for source in writer.sources for t in source.topics if t != name]
+            if topic.partitions is not None:
+                found[name] = topic.partitions
+            elif all(one in found for one in feeding):
+                found[name] = max((found[one] for one in feeding), default=1)
+            else:
+                continue
+            del waiting[name]
+        if len(waiting) == before:
+            raise TopologyException(f"the repartition topics {', '.join(sorted(waiting))} feed one another")
+    # What is read together must have as many partitions: a topic of ours follows the others.
+    for sub in subs:
+        topics = [t for source in sub.sources for t in source.topics]
+        most = max((found[t] for t in topics), default=1)
+        for one in topics:
+            internal = topology.internal_topics.get(one)
+            if internal is not None and internal.partitions is None:
+                found[one] = most
+    return found
+
+
+def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: int | None = None) -> Plan:
+    """`known` are the partitions of the user's topics; `width` is given when there is state already."""
+    subs = topology.subtopologies()
+    if not any(not sub.global_ for sub in subs):
+        raise TopologyException("Topology has no stream threads and no global threads: nothing is read")
+    partitions = internal_partitions(topology, known)
+    shuffled, real = internal_topics(topology)
+    readers = {t: sub.id for sub in subs for source in sub.sources for t in source.topics if t in shuffled}
+    quiet = stateless_ids(topology) - set(readers.values())
+    stateless, feeding, stateful = [], [], []
+    for sub in subs:
+        if sub.global_:
+            continue
+        _check_together(sub, topology, partitions)
+        if sub.id not in quiet:
+            stateful.append(sub)
+        elif any(sink.topic in shuffled for sink in sub.sinks):
+            feeding.append(sub)
+        else:
+            stateless.append(sub)
+    slots = [
+        (sub.id, number)
+        for sub in stateful
+        for number in range(max(partitions[t] for source in sub.sources for t in source.topics))
+    ]
+    wide = width or max(1, min(len(slots), cores))
+    keys = balanced_keys(len(slots), wide)
+    return Plan(
+        stateless=tuple(stateless),
+        feeding=tuple(feeding),
+        stateful=tuple(stateful),
+        globals=tuple(sub for sub in subs if sub.global_),
+        shuffled=readers,
+        internal=tuple(sorted(real)),
+        partitions=partitions,
+        tasks=tuple(TaskSlot(key, *slot) for key, slot in zip(keys, slots, strict=True)),
+        width=wide,
+    )
+
+
+def _check_together(sub: Subtopology, topology: Topology, partitions: Mapping[str, int]) -> None:
+    """Topics that are joined must have as many partitions, or keys would not meet."""
+    if not sub.stores:
+        return
+    counts = {t: partitions[t] for source in sub.sources for t in source.topics}
+    if len(set(counts.values())) > 1 and _joins(sub):
+        told = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items()))
+        raise TopologyException(
+            f"Invalid topology: topics that are joined do not have the same number of partitions ({told}): "
+            "use repartition(Repartitioned.number_of_partitions(…))"
+        )
+
+
+def _joins(sub: Subtopology) -> bool:
+    return any("JOIN" in node.name or "OUTER" in node.name or "-join" in node.name for node in sub.processors)
+
+
+def balanced_keys(count: int, width: int) -> list[int]:
+    """Numbers that Spark's hash spreads evenly over `width` partitions: few groups left to chance would not be."""
+    found: list[int] = []
+    waiting: dict[int, list[int]] = {slot: [] for slot in range(width)}
+    number = 0
+    for index in range(count):
+        slot = index % width
+        while not waiting[slot]:
+            waiting[spark_hash(number) % width].append(number)
+            number += 1
+        found.append(waiting[slot].pop(0))
+    return found
+
+
+def spark_hash(value: int) -> int:
+    """Spark's hash of an int column: Murmur3, 32 bits, seed 42."""
+    mask = 0xFFFFFFFF
+
+    def turn(x: int, by: int) -> int:
+        return ((x << by) | (x >> (32 - by))) & mask
+
+    k = turn((value & mask) * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    h = (turn(42 ^ k, 13) * 5 + 0xE6546B64) & mask
+    h ^= 4
+    h = (h ^ (h >> 16)) * 0x85EBCA6B & mask
+    h = (h ^ (h >> 13)) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    return h - (1 << 32) if h & 0x80000000 else h

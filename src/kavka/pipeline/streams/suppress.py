@@ -1,0 +1,89 @@
+"""`KTable.suppress`: changes held back until a window closes, or for a time."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+from kavka.pipeline.streams.engine import Headers, Node, Task
+from kavka.pipeline.streams.errors import StreamsException, TopologyException
+from kavka.pipeline.streams.serdes import Change
+from kavka.pipeline.streams.tables import Getter, Step
+from kavka.pipeline.streams.windows import Suppressed, Windowed
+
+_AT = struct.Struct(">qq")
+
+
+class SuppressStep(Step):
+    def __init__(self, parent: Step, suppressed: Suppressed, grace: int, store: str) -> None:
+        super().__init__(store)
+        self.parent, self.suppressed, self.grace = parent, suppressed, grace
+
+    def enable_old(self, force: bool = True) -> None:
+        self.parent.enable_old(force)
+        self.send_old = True
+
+    def getter(self, task: Task) -> Getter:
+        raise TopologyException("a suppressed table cannot be looked up: use to_stream, or join before suppress")
+
+    def getter_stores(self) -> tuple[str, ...]:
+        raise TopologyException("a suppressed table cannot be looked up: use to_stream, or join before suppress")
+
+    def node(self) -> Node:
+        return Suppress(self)
+
+
+class Suppress(Node):
+    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was first held back."""
+
+    def __init__(self, step: SuppressStep) -> None:
+        self._step = step
+        self._final = step.suppressed.final
+        self._wait = step.grace if self._final else step.suppressed.wait
+
+    def init(self) -> None:
+        self._store = self.task.store(self._step.store or "")
+        self._where: dict[bytes, bytes] = {}
+        self._count = 0
+        for entry, _ in self._store.entries():
+            self._where[entry[16:]] = entry
+            self._count = max(self._count, _AT.unpack_from(entry)[1])
+
+    def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        self.observed = max(self.observed, timestamp)
+        self._hold(key, value, timestamp, headers)
+        self._tell()
+
+    def _hold(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        ident = pickle.dumps(key)
+        entry = self._where.get(ident)
+        old = value.old
+        if entry is None:
+            self._count += 1
+            time = key.window.end if self._final and isinstance(key, Windowed) else timestamp
+            entry = self._where[ident] = _AT.pack(time, self._count) + ident
+        else:
+            old = pickle.loads(self._store.get(entry))[1]
+        self._store.put(entry, pickle.dumps((value.new, old, timestamp, headers)))
+
+    def _tell(self) -> None:
+        buffer = self._step.suppressed.buffer
+        limit = self.observed - self._wait
+        while (entry := self._store.first()) is not None:
+            full = (buffer.max_records_ is not None and len(self._where) > buffer.max_records_) or (
+                buffer.max_bytes_ is not None and self._store.size > buffer.max_bytes_
+            )
+            due = _AT.unpack_from(entry)[0] <= limit
+            if not due and not full:
+                return
+            if not due and buffer.when_full == "fail":
+                raise StreamsException(
+                    f"{self.name} buffer exceeded its max capacity ({buffer.max_records_} records, "
+                    f"{buffer.max_bytes_} bytes)"
+                )
+            new, old, timestamp, headers = pickle.loads(self._store.get(entry))
+            self._store.put(entry, None)
+            del self._where[entry[16:]]
+            if new is not None or not self._final:
+                self.forward(pickle.loads(entry[16:]), Change(new, old), timestamp, headers)

@@ -1,0 +1,311 @@
+"""A topology: sources, processors, sinks and stores, and how it is told in Kafka's words. No I/O.
+
+Nodes are immutable. What a processor does is made by its supplier, once for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.serdes import Serde
+from kavka.pipeline.streams.stores import StoreBuilder
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    name: str
+    topics: tuple[str, ...]
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
+    timestamp_extractor: Callable[..., int] | None = None
+    reset_policy: str | None = None
+
+
+@dataclass(frozen=True)
+class ProcessorNode:
+    name: str
+    supplier: Callable[[], Any]
+    parents: tuple[str, ...]
+    stores: tuple[str, ...] = ()
+    users: bool = False
+    """Made by a user with the Processor API."""
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    name: str
+    topic: str | Callable[..., str]
+    parents: tuple[str, ...]
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
+    partitioner: Callable[..., int | None] | None = None
+
+
+Node = SourceNode | ProcessorNode | SinkNode
+
+
+@dataclass(frozen=True)
+class RepartitionTopic:
+    """A topic of the application's own. `users` if the user asked for it by `repartition`; otherwise it is there only
+    because a key changed, and a shuffle does as well."""
+
+    name: str
+    partitions: int | None = None
+    users: bool = False
+
+
+@dataclass(frozen=True)
+class Subtopology:
+    """Nodes that belong together: what one task runs. `global_` for a store that every task has a copy of."""
+
+    id: int
+    nodes: tuple[Node, ...]
+    stores: tuple[str, ...]
+    global_: bool = False
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(one for one in self.nodes if isinstance(one, SourceNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        return tuple(one for one in self.nodes if isinstance(one, SinkNode))
+
+    @property
+    def processors(self) -> tuple[ProcessorNode, ...]:
+        return tuple(one for one in self.nodes if isinstance(one, ProcessorNode))
+
+
+class Topology:
+    """Built by a user (the Processor API) or by StreamsBuilder."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._stores: dict[str, StoreBuilder] = {}
+        self._globals: dict[str, str] = {}
+        self._internal: dict[str, RepartitionTopic] = {}
+
+    # --- Kafka's Processor API
+
+    def add_source(
+        self,
+        name: str,
+        *topics: str,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        timestamp_extractor: Callable[..., int] | None = None,
+        offset_reset: str | None = None,
+    ) -> Topology:
+        if not topics:
+            raise TopologyException("You must provide at least one topic")
+        taken = {topic for one in self._nodes.values() if isinstance(one, SourceNode) for topic in one.topics}
+        for topic in topics:
+            if topic in taken:
+                raise TopologyException(f"Topic {topic} has already been registered by another source.")
+        self._add(SourceNode(name, tuple(topics), key_serde, value_serde, timestamp_extractor, offset_reset))
+        return self
+
+    def add_processor(self, name: str, supplier: Callable[[], Any], *parents: str) -> Topology:
+        """`supplier()` makes a processor: an object with `process(record)`, and `init(context)` and `close()` if it
+        likes. What its own `stores()` gives is added and connected."""
+        if not parents:
+            raise TopologyException(f"Processor {name} must have at least one parent")
+        self._add(ProcessorNode(name, supplier, self._known(parents, name), (), True))
+        stores = getattr(supplier, "stores", None)
+        for builder in (stores() or ()) if callable(stores) else ():
+            if builder.name in self._stores:
+                self.connect_processor_and_state_stores(name, builder.name)
+            else:
+                self.add_state_store(builder, name)
+        return self
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | Callable[..., str],
+        *parents: str,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        partitioner: Callable[..., int | None] | None = None,
+    ) -> Topology:
+        if not parents:
+            raise TopologyException(f"Sink {name} must have at least one parent")
+        self._add(SinkNode(name, topic, self._known(parents, name), key_serde, value_serde, partitioner))
+        return self
+
+    def add_state_store(self, builder: StoreBuilder, *processors: str) -> Topology:
+        known = self._stores.get(builder.name)
+        if known is not None and known != builder:
+            raise TopologyException(f"A different StateStore has already been added with the name {builder.name}")
+        self._stores[builder.name] = builder
+        for processor in processors:
+            self.connect_processor_and_state_stores(processor, builder.name)
+        return self
+
+    def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
+        node = self._nodes.get(processor)
+        if not isinstance(node, ProcessorNode):
+            raise TopologyException(f"Processor {processor} is not added yet.")
+        for store in stores:
+            if store not in self._stores:
+                raise TopologyException(f"StateStore {store} is not added yet.")
+            if store not in self._globals and store not in node.stores:
+                node = replace(node, stores=(*node.stores, store))
+        self._nodes[processor] = node
+        return self
+
+    def describe(self) -> TopologyDescription:
+        return TopologyDescription(self)
+
+    # --- for whoever builds and compiles
+
+    def add_global_store(self, builder: StoreBuilder, source: SourceNode, processor: ProcessorNode) -> None:
+        self._add(source)
+        self._stores[builder.name] = builder
+        self._add(replace(processor, stores=(builder.name,)))
+        self._globals[builder.name] = source.name
+
+    def add_node(self, node: Node) -> None:
+        self._add(node)
+
+    def replace_node(self, node: Node) -> None:
+        self._nodes[node.name] = node
+
+    def add_internal_topic(self, topic: RepartitionTopic) -> None:
+        if topic.name in self._internal:
+            raise TopologyException(f"Invalid topology: the topic {topic.name} is there already; name the steps apart")
+        self._internal[topic.name] = topic
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return self._nodes
+
+    @property
+    def stores(self) -> dict[str, StoreBuilder]:
+        return self._stores
+
+    @property
+    def internal_topics(self) -> dict[str, RepartitionTopic]:
+        return self._internal
+
+    @property
+    def global_stores(self) -> dict[str, str]:
+        """Global stores, and the source each is filled from."""
+        return self._globals
+
+    def children(self, name: str) -> list[Node]:
+        return [one for one in self._nodes.values() if not isinstance(one, SourceNode) and name in one.parents]
+
+    def subtopologies(self) -> list[Subtopology]:
+        """Numbered as Kafka does: by their sources' names, in the order of the alphabet."""
+        root = {name: name for name in self._nodes}
+
+        def find(name: str) -> str:
+            while root[name] != name:
+                root[name] = root[root[name]]
+                name = root[name]
+            return name
+
+        users: dict[str, str] = {}
+        for node in self._nodes.values():
+            for parent in () if isinstance(node, SourceNode) else node.parents:
+                root[find(node.name)] = find(parent)
+            for store in node.stores if isinstance(node, ProcessorNode) else ():
+                if store not in self._globals:
+                    root[find(node.name)] = find(users.setdefault(store, node.name))
+        groups: dict[str, list[Node]] = {}
+        sources = sorted(one.name for one in self._nodes.values() if isinstance(one, SourceNode))
+        others = sorted(set(self._nodes) - set(sources))
+        for name in (*sources, *others):
+            groups.setdefault(find(name), [])
+        for name, node in self._nodes.items():
+            groups[find(name)].append(node)
+        made = []
+        for number, nodes in enumerate(groups.values()):
+            stores = dict.fromkeys(s for one in nodes if isinstance(one, ProcessorNode) for s in one.stores)
+            is_global = any(store in self._globals for store in stores)
+            made.append(Subtopology(number, tuple(nodes), tuple(stores), is_global))
+        return made
+
+    def _add(self, node: Node) -> None:
+        if node.name in self._nodes:
+            raise TopologyException(f"Processor {node.name} is already added.")
+        self._nodes[node.name] = node
+
+    def _known(self, parents: Sequence[str], name: str) -> tuple[str, ...]:
+        for parent in parents:
+            if parent == name:
+                raise TopologyException(f"Processor {name} cannot be a parent of itself.")
+            if parent not in self._nodes:
+                raise TopologyException(f"Predecessor {parent} is not added yet for {name}")
+            if isinstance(self._nodes[parent], SinkNode):
+                raise TopologyException(f"Sink {parent} cannot be a parent of {name}")
+        return tuple(parents)
+
+
+class TopologyDescription:
+    """`str()` is what Kafka's TopologyDescription prints; `picture()` is the same as a graph for Mermaid."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self.subtopologies = topology.subtopologies()
+
+    def __str__(self) -> str:
+        parts = []
+        for sub in self.subtopologies:
+            head = f"Sub-topology: {sub.id}"
+            if sub.global_:
+                head += " for global store (will not generate tasks)"
+            lines = "".join(f"    {line}\n" for node in self._ordered(sub) for line in self._told(node))
+            parts.append(f"{head}\n{lines}\n")
+        return "Topologies:\n   " + "  ".join(parts)
+
+    def picture(self) -> str:
+        lines = ["graph TD"]
+        for sub in self.subtopologies:
+            lines.append(f"  subgraph s{sub.id} [Sub-topology {sub.id}]")
+            lines += [f"    {self._id(node.name)}{self._shape(node)}" for node in self._ordered(sub)]
+            lines.append("  end")
+        for node in self._topology.nodes.values():
+            lines += [f"  {self._id(node.name)} --> {self._id(one.name)}" for one in self._topology.children(node.name)]
+            if isinstance(node, SourceNode):
+                lines += [f'  t_{self._id(topic)}(["{topic}"]) --> {self._id(node.name)}' for topic in node.topics]
+            elif isinstance(node, SinkNode) and isinstance(node.topic, str):
+                lines.append(f'  {self._id(node.name)} --> t_{self._id(node.topic)}(["{node.topic}"])')
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _id(name: str) -> str:
+        return "".join(one if one.isalnum() else "_" for one in name)
+
+    def _shape(self, node: Node) -> str:
+        stores = f"<br/>{', '.join(node.stores)}" if isinstance(node, ProcessorNode) and node.stores else ""
+        return f'["{node.name}{stores}"]'
+
+    def _told(self, node: Node) -> Iterator[str]:
+        if isinstance(node, SourceNode):
+            yield f"Source: {node.name} (topics: [{', '.join(sorted(node.topics))}])"
+        elif isinstance(node, ProcessorNode):
+            yield f"Processor: {node.name} (stores: [{', '.join(sorted(node.stores))}])"
+        elif isinstance(node.topic, str):
+            yield f"Sink: {node.name} (topic: {node.topic})"
+        else:
+            yield f"Sink: {node.name} (extractor class: {getattr(node.topic, '__qualname__', node.topic)})"
+        if not isinstance(node, SinkNode):
+            yield f"  --> {self._listed(one.name for one in self._topology.children(node.name))}"
+        if not isinstance(node, SourceNode):
+            yield f"  <-- {self._listed(node.parents)}"
+
+    @staticmethod
+    def _listed(names: Iterable[str]) -> str:
+        return ", ".join(sorted(names)) or "none"
+
+    def _ordered(self, sub: Subtopology) -> list[Node]:
+        """By how many nodes follow, the most first; then by name."""
+        return sorted(sub.nodes, key=lambda one: (-self._size(one.name), one.name))
+
+    def _size(self, name: str) -> int:
+        return 1 + sum(self._size(one.name) for one in self._topology.children(name))

@@ -1,0 +1,365 @@
+"""What Spark's Python workers run: the stateless steps, the tasks, and what goes between them.
+
+Between the steps records travel packed: one row holds many, marshalled, since a row costs far more than a record.
+A row to a task is (origin topic, origin partition, first offset, records), each record (topic, partition, offset, key,
+value, timestamp, headers) with the name of the topic that the task's source reads. A row of results is a list of
+(topic, key, value, timestamp, headers, partition). A record to no task but a topic, in a row to a task, has the origin
+topic None.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import pickle
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from kavka.client.producer._append import murmur2
+from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
+from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.settings import Settings
+from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.topology import Subtopology, Topology
+
+PACKED = "task int, data binary"
+RESULT = "data binary"
+OUT = (
+    "topic string, key binary, value binary, partition int, sent_at bigint, "
+    "headers array<struct<key:string,value:binary>>"
+)
+OUT_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("sent_at", pa.int64()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+PACKED_ARROW = pa.schema([("task", pa.int32()), ("data", pa.binary())])
+_CHUNK = 20_000
+
+Sent = tuple[str, bytes | None, bytes | None, int, Headers, int | None]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Job:
+    """All that a worker needs to know; pickled with the query."""
+
+    def __init__(
+        self, topology: Topology, settings: Settings, plan: Plan, partitions: Mapping[str, int], run: str, caching: bool
+    ) -> None:
+        self.topology, self.settings, self.plan = topology, settings, plan
+        self.partitions = dict(partitions)
+        self.run, self.caching = run, caching
+
+    def full_name(self, topic: str) -> str:
+        return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic
+
+
+class _Out:
+    """Collects what tasks send."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.sent: list[Sent] = []
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        self.sent.append((topic, key, value, timestamp, headers, partition))
+
+    def partitions(self, topic: str) -> int:
+        return self._job.partitions.get(topic, 1)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """(topic, partition, offset, key, value, timestamp, headers) of the source's rows."""
+    column = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+    stamps = column["timestamp"].cast(pa.int64()).to_pylist()
+    headers = [
+        tuple((one["key"], one["value"]) for one in some) if some else () for some in column["headers"].to_pylist()
+    ]
+    return zip(
+        column["topic"].to_pylist(),
+        column["partition"].to_pylist(),
+        column["offset"].to_pylist(),
+        column["key"].to_pylist(),
+        column["value"].to_pylist(),
+        (-1 if one is None else one // 1000 for one in stamps),
+        headers,
+        strict=True,
+    )
+
+
+def _batch_of(sent: list[Sent]) -> pa.RecordBatch:
+    topics, keys, values, stamps, headers, partitions = zip(*sent, strict=True) if sent else ((),) * 6
+    columns = [
+        topics,
+        keys,
+        values,
+        partitions,
+        stamps,
+        [[{"key": name, "value": data} for name, data in some] or None for some in headers],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUT_ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=OUT_ARROW)
+
+
+def _tasks(job: Job, subs: tuple[Subtopology, ...], out: _Out) -> dict[str, Task]:
+    """By the topics they read."""
+    found: dict[str, Task] = {}
+    for sub in subs:
+        task = Task(job.topology, sub, job.settings, out, now_ms)
+        task.start()
+        found.update(dict.fromkeys(task.sources, task))
+    return found
+
+
+def stateless_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From the source's rows to the sink's."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        out = _Out(job)
+        tasks = _tasks(job, job.plan.stateless, out)
+        for batch in batches:
+            for row in _rows(batch):
+                tasks[row[0]].process(*row)
+                if len(out.sent) >= _CHUNK:
+                    yield _batch_of(out.sent)
+                    out.sent = []
+        if out.sent:
+            yield _batch_of(out.sent)
+
+    return run
+
+
+def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From the source's rows to rows for tasks."""
+    plan = job.plan
+    by_sub: dict[int, list[int]] = {}
+    for slot in plan.tasks:
+        by_sub.setdefault(slot.sub, []).append(slot.key)
+    direct = {
+        job.full_name(topic): by_sub[sub.id]
+        for sub in plan.stateful
+        for source in sub.sources
+        for topic in source.topics
+        if topic not in plan.shuffled
+    }
+    shuffled = {job.full_name(topic): by_sub[sub] for topic, sub in plan.shuffled.items()}
+    everywhere = {topic for sub in plan.globals for source in sub.sources for topic in source.topics}
+    all_keys = [slot.key for slot in plan.tasks]
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        out = _Out(job)
+        tasks = _tasks(job, plan.feeding, out)
+        packs: dict[tuple[int, str | None, int], list[Any]] = {}
+        count = 0
+
+        def add(key: int, topic: str | None, partition: int, offset: int, record: Any) -> None:
+            pack = packs.get((key, topic, partition))
+            if pack is None:
+                packs[key, topic, partition] = [offset, [record]]
+            else:
+                pack[1].append(record)
+
+        for batch in batches:
+            for row in _rows(batch):
+                topic, partition, offset = row[:3]
+                count += 1
+                if topic in direct:
+                    keys = direct[topic]
+                    add(keys[partition % len(keys)], topic, partition, offset, row)
+                elif topic in everywhere:
+                    for key in all_keys:
+                        add(key, topic, partition, offset, row)
+                else:
+                    tasks[topic].process(*row)
+                    for name, key, value, stamp, headers, chosen in out.sent:
+                        to = shuffled.get(name)
+                        if to is None:
+                            home = all_keys[partition % len(all_keys)]
+                            add(home, None, partition, offset, (name, key, value, stamp, headers, chosen))
+                            continue
+                        number = (murmur2(key or b"") & 0x7FFFFFFF) % len(to) if chosen is None else chosen
+                        record = (name, number, offset, key, value, stamp, headers)
+                        add(to[number % len(to)], topic, partition, offset, record)
+                        count += 1
+                    out.sent.clear()
+                if count >= _CHUNK:
+                    yield _packed(packs)
+                    packs.clear()
+                    count = 0
+        if packs:
+            yield _packed(packs)
+
+    return run
+
+
+def _packed(packs: Mapping[tuple[int, str | None, int], list[Any]]) -> pa.RecordBatch:
+    keys = [key for key, _, _ in packs]
+    data = [
+        marshal.dumps((topic, partition, offset, records)) for (_, topic, partition), (offset, records) in packs.items()
+    ]
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.int32()), pa.array(data, pa.binary())], schema=PACKED_ARROW)
+
+
+def unpacking_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """From the tasks' results to the sink's rows."""
+    for batch in batches:
+        for data in batch.column(0).to_pylist():
+            yield _batch_of(marshal.loads(data))
+
+
+# --- tasks
+
+# The tasks that this process has run, with the token that was kept with their state when they were last left. A task
+# whose state bears the same token is as it was left; any other is made from the state.
+_left: dict[tuple[str, int], tuple[bytes, _Running]] = {}
+
+
+class _Running:
+    """A task, the copies of global stores that it has, and where what they send goes."""
+
+    def __init__(self, job: Job, key: int) -> None:
+        slot = next(one for one in job.plan.tasks if one.key == key)
+        sub = next(one for one in job.plan.stateful if one.id == slot.sub)
+        self.out = _Out(job)
+        global_stores: dict[str, Store] = {}
+        self.globals: dict[str, Task] = {}
+        for one in job.plan.globals:
+            task = Task(job.topology, one, job.settings, self.out, now_ms)
+            global_stores.update(task.stores)
+            self.globals.update(dict.fromkeys(task.sources, task))
+        self.task = Task(
+            job.topology,
+            sub,
+            job.settings,
+            self.out,
+            now_ms,
+            slot.partition,
+            caching=job.caching,
+            global_stores=global_stores,
+        )
+        self.stores = [*self.task.stores.values(), *global_stores.values()]
+
+    def start(self, meta: dict[str, Any] | None) -> None:
+        for task in dict.fromkeys(self.globals.values()):
+            task.start()
+        self.task.start(meta)
+
+    def run(self, packs: list[Any]) -> None:
+        """Global tables first, then records in the order of their times, each partition's in its own order."""
+        queues: dict[tuple[str, int], list[Any]] = {}
+        for topic, partition, _, records in sorted(packs, key=lambda pack: pack[2]):
+            if topic is None:
+                self.out.sent += records
+            else:
+                queues.setdefault((topic, partition), []).extend(records)
+        for at in [one for one in queues if one[0] in self.globals]:
+            for record in queues.pop(at):
+                self.globals[at[0]].process(*record)
+        process = self.task.process
+        for record in _in_time(list(queues.values())):
+            process(*record)
+
+
+def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
+    """As Kafka's tasks choose: always from the partition whose next record is the oldest."""
+    if len(queues) == 1:
+        yield from queues[0]
+        return
+    heads = [(queue[0][5], number, 0) for number, queue in enumerate(queues)]
+    heapq.heapify(heads)
+    while heads:
+        _, number, index = heads[0]
+        queue = queues[number]
+        yield queue[index]
+        if index + 1 < len(queue):
+            heapq.heapreplace(heads, (queue[index + 1][5], number, index + 1))
+        else:
+            heapq.heappop(heads)
+
+
+class TaskProcessor(StatefulProcessor):
+    """Spark's stateful step. Its state, for each task: `meta`, a token, the timer that is set and what the task
+    remembers beside its stores; `stores`, all entries of all stores, by the store's number (two bytes) and key."""
+
+    def __init__(self, job: Job, timers: bool) -> None:
+        self._job, self._timers = job, timers
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._meta = handle.getValueState("meta", "data binary")
+        self._stores = handle.getMapState("stores", "key binary", "value binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        running, timer = self._resume(key[0])
+        running.run([marshal.loads(row.data) for row in rows])
+        if self._timers:
+            running.task.punctuate(WALL_CLOCK_TIME, now_ms())
+        return self._leave(key[0], running, timer)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        running, _ = self._resume(key[0])
+        running.task.punctuate(WALL_CLOCK_TIME, now_ms())
+        return self._leave(key[0], running, 0)
+
+    def close(self) -> None:
+        """Spark's processors have it; tasks live on in the process."""
+
+    def _resume(self, key: int) -> tuple[_Running, int]:
+        held = self._meta.get()
+        if held is None:
+            running = _Running(self._job, key)
+            running.start(None)
+            return running, 0
+        token, timer, meta = pickle.loads(bytes(held[0]))
+        left = _left.pop((self._job.run, key), None)
+        if left is not None and left[0] == token:
+            return left[1], timer
+        running = _Running(self._job, key)
+        for (at,), (value,) in self._stores.iterator():
+            at = bytes(at)
+            running.stores[int.from_bytes(at[:2])].restore(at[2:], bytes(value))
+        running.start(meta)
+        return running, timer
+
+    def _leave(self, key: int, running: _Running, timer: int) -> Iterator[Row]:
+        running.task.flush()
+        for number, store in enumerate(running.stores):
+            prefix = number.to_bytes(2)
+            for at, value in store.changes.items():
+                if value is not None:
+                    self._stores.updateValue((prefix + at,), (value,))
+                else:
+                    self._stores.removeKey((prefix + at,))
+            store.changes.clear()
+        due = running.task.next_wall_clock() if self._timers else None
+        if due is not None and (not timer or due < timer):
+            self._handle.registerTimer(due)
+            timer = due
+        token = uuid.uuid4().bytes
+        self._meta.update((pickle.dumps((token, timer, running.task.meta())),))
+        _left[self._job.run, key] = (token, running)
+        sent, running.out.sent = running.out.sent, []
+        for start in range(0, len(sent), _CHUNK):
+            yield Row(data=marshal.dumps(sent[start : start + _CHUNK]))

@@ -1,0 +1,98 @@
+"""Streams on Spark: what a topology gives there is what the plain-Python model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka import Admin, Consumer, NewTopic, Producer
+from kavka.common.types import TopicPartition
+from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
+from tests.support.targets import Target
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def admin(target: Target) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        yield admin
+
+
+def fill(target: Target, topic: str, records: Any) -> None:
+    """(key, value, timestamp) as bytes; by the key's hash where there is a key."""
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for key, value, timestamp in records:
+            producer.send(topic, value=value, key=key, timestamp=timestamp)
+
+
+def read_all(target: Target, topic: str) -> list[Any]:
+    """Every committed record up to the end of the log as it is now."""
+    with Consumer(
+        bootstrap_servers=target.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        partitions = [TopicPartition(topic, p.partition) for p in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found += consumer.poll(0.2)
+        return found
+
+
+def word_count(source: str, output: str) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    (
+        builder.stream(source)
+        .flat_map_values(lambda line: line.lower().split(" "))
+        .group_by(lambda key, word: word)
+        .count()
+        .to_stream()
+        .to(output, Produced.with_(Serdes.String(), Serdes.Long()))
+    )
+    return builder
+
+
+def config(target: Target, name: str, folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": target.bootstrap_servers,
+        "application.id": name,
+        "state.dir": str(folder),
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path) -> None:
+    output = f"{topic}-out"
+    admin.create_topics([NewTopic(topic, 2), NewTopic(output, 2)])
+    fill(target, topic, [(None, b"all streams lead to kavka", 1000), (None, b"Hello kavka streams", 2000)])
+    settings = config(target, f"app-{topic}", tmp_path)
+    streams = KafkaStreams(word_count(topic, output).build(), settings, spark)
+    seen: list[tuple[str, str]] = []
+    streams.set_state_listener(lambda new, old: seen.append((old, new)))
+    streams.start()
+    try:
+        assert streams.state() == "RUNNING"
+        streams.process_all_available()
+        counts = {one.key.decode(): int.from_bytes(one.value) for one in read_all(target, output)}
+        assert counts == {"all": 1, "streams": 2, "lead": 1, "to": 1, "kavka": 2, "hello": 1}
+        fill(target, topic, [(None, b"all the rest", 3000)])
+        streams.process_all_available()
+        records = read_all(target, output)
+        assert len(records) == 9
+        again = next(one for one in records if one.key == b"all" and one.value == (2).to_bytes(8))
+        assert again.timestamp == 3000
+        offsets = admin.list_consumer_group_offsets(f"app-{topic}")
+        assert sum(one.offset for one in offsets.values()) == 3
+    finally:
+        assert streams.close()
+    assert [new for _, new in seen] == ["REBALANCING", "RUNNING", "PENDING_SHUTDOWN", "NOT_RUNNING"]
+    fill(target, topic, [(None, b"all again", 4000)])
+    with KafkaStreams(word_count(topic, output).build(), settings, spark) as more:
+        more.process_all_available()
+    last = {one.key: int.from_bytes(one.value) for one in sorted(read_all(target, output), key=lambda r: r.timestamp)}
+    assert last[b"all"] == 3
+    assert last[b"again"] == 1
