@@ -30,7 +30,7 @@ from kavka.pipeline.streams.topology import SourceNode, Topology, TopologyDescri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -299,7 +299,9 @@ def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
     """Where reading begins, by topic. The application's own topics are always read from their beginning."""
     found = {}
     for node in topology.nodes.values():
-        for topic in node.topics if isinstance(node, SourceNode) else ():
+        if not isinstance(node, SourceNode):
+            continue
+        for topic in node.topics:
             if topic in topology.internal_topics:
                 found[f"{settings.application_id}-{topic}"] = "earliest"
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from functools import reduce
@@ -26,10 +27,11 @@ from kavka.pipeline.streams.workers import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
+_starting = threading.Lock()
 
 
 def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
@@ -57,7 +59,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
         rows = reduce(lambda one, two: one.union(two), sources).mapInArrow(routing_step(job), PACKED)
         timers = needs_timers(job.topology)
         results = rows.groupBy("task").transformWithState(
-            TaskProcessor(job, timers), RESULT, "Update", "ProcessingTime" if timers else "None"
+            TaskProcessor(job, timers), RESULT, "Append", "ProcessingTime" if timers else "None"
         )
         parts.append(results.mapInArrow(unpacking_step, OUT))
     frame: DataFrame = reduce(lambda one, two: one.union(two), parts)
@@ -74,19 +76,20 @@ def compile_query(
     caching: bool,
     folder: Path,
 ) -> StreamingQuery:
-    """Start it. The session's settings are its own, so that nothing of the caller's changes."""
-    own = register(spark).newSession()
-    own.conf.set("spark.sql.shuffle.partitions", str(plan.width))
-    own.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
-    own.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-    for name, value in settings.spark.items():
-        if name.startswith("spark.sql."):
-            own.conf.set(name, value)
+    """Start it. Spark gives a query the session's settings as they are when it starts, and they are put back after:
+    nothing of the caller's changes."""
+    wanted = {
+        "spark.sql.shuffle.partitions": str(plan.width),
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        **{name: value for name, value in settings.spark.items() if name.startswith("spark.sql.")},
+    }
+    own = register(spark)
     job = Job(topology, settings, plan, partitions, run, caching)
     writer = (
         compile_frame(own, job)
         .writeStream.format("kavka")
-        .outputMode("update")
+        .outputMode("append")
         .queryName(f"{settings.application_id}-{run[:8]}")
         .trigger(processingTime=f"{settings.commit_interval} milliseconds")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
@@ -97,7 +100,18 @@ def compile_query(
     )
     for name, value in settings.clients.items():
         writer = writer.option(f"kafka.{name}", value)
-    return _start(writer)
+    with _starting:
+        before = {name: own.conf.get(name, None) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                own.conf.set(name, value)
+            return _start(writer)
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    own.conf.unset(name)
+                else:
+                    own.conf.set(name, old)
 
 
 def _start(writer: Any) -> StreamingQuery:

@@ -23,12 +23,14 @@ from kavka.pipeline.streams.windows import Duration, millis
 class TestRecord(NamedTuple):
     """A record that a test gives or gets."""
 
-    __test__ = False
-
     key: Any
     value: Any
     timestamp: int | None = None
     headers: Headers = ()
+
+
+# Not a test, whatever pytest makes of the name.
+TestRecord.__test__ = False  # type: ignore[attr-defined]
 
 
 class _Sent(NamedTuple):
@@ -86,6 +88,10 @@ class TopologyTestDriver:
     def producer_topics(self) -> set[str]:
         """The topics that something was written to."""
         return set(self._output)
+
+    def source_topics(self) -> set[str]:
+        """The topics that the topology reads."""
+        return set(self._topics)
 
     # --- time and stores
 

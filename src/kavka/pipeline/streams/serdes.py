@@ -48,16 +48,24 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
+class _Number:
+    """Reads and writes a number. It holds its format alone, since serdes are pickled with a topology."""
+
+    def __init__(self, name: str, form: str) -> None:
+        self._name, self._form, self._size = name, form, struct.calcsize(form)
+
+    def write(self, value: Any) -> bytes:
+        return struct.pack(self._form, value)
+
+    def read(self, data: bytes) -> Any:
+        if len(data) != self._size:
+            raise ValueError(f"Size of data received by {self._name} is not {self._size}")
+        return struct.unpack(self._form, data)[0]
+
+
 def _numbers(name: str, form: str) -> Serde:
-    packed = struct.Struct(form)
-    unpack = packed.unpack
-
-    def read(data: bytes) -> Any:
-        if len(data) != packed.size:
-            raise ValueError(f"Size of data received by {name} is not {packed.size}")
-        return unpack(data)[0]
-
-    return Serde(name, packed.pack, read)
+    number = _Number(name, form)
+    return Serde(name, number.write, number.read)
 
 
 def _void_write(value: Any) -> bytes:
@@ -177,10 +185,6 @@ def serde_of(setting: Any, name: str) -> Serde:
     return found()
 
 
-_TIME = struct.Struct(">q")
-_SPAN = struct.Struct(">qq")
-
-
 class WindowedSerdes:
     """Windowed keys as Kafka writes them to topics: the key, then the start (time windows), or end and start
     (session windows)."""
@@ -188,10 +192,10 @@ class WindowedSerdes:
     @staticmethod
     def time_windowed_serde_from(inner: Serde, window_size: int) -> Serde:
         def write(value: Windowed) -> bytes:
-            return (inner.serialize(value.key) or b"") + _TIME.pack(value.window.start)
+            return (inner.serialize(value.key) or b"") + struct.pack(">q", value.window.start)
 
         def read(data: bytes) -> Windowed:
-            start = _TIME.unpack(data[-8:])[0]
+            start = struct.unpack(">q", data[-8:])[0]
             return Windowed(inner.deserialize(data[:-8]), TimeWindow(start, start + window_size))
 
         return Serde(f"TimeWindowed({inner.name})", write, read)
@@ -199,10 +203,10 @@ class WindowedSerdes:
     @staticmethod
     def session_windowed_serde_from(inner: Serde) -> Serde:
         def write(value: Windowed) -> bytes:
-            return (inner.serialize(value.key) or b"") + _SPAN.pack(value.window.end, value.window.start)
+            return (inner.serialize(value.key) or b"") + struct.pack(">qq", value.window.end, value.window.start)
 
         def read(data: bytes) -> Windowed:
-            end, start = _SPAN.unpack(data[-16:])
+            end, start = struct.unpack(">qq", data[-16:])
             return Windowed(inner.deserialize(data[:-16]), Window(start, end))
 
         return Serde(f"SessionWindowed({inner.name})", write, read)

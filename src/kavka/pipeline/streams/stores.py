@@ -116,7 +116,7 @@ class Store:
         self._value_bytes, self._value = value_serde.serialize, value_serde.deserialize
         if builder.timestamped:
             self._plain_bytes, self._plain = self._value_bytes, self._value
-            self._value_bytes, self._value = self._stamped_bytes, self._stamped  # type: ignore[method-assign]
+            self._value_bytes, self._value = self._stamped_bytes, self._stamped
 
     def restore(self, key: bytes, value: bytes) -> None:
         raise NotImplementedError

@@ -189,8 +189,8 @@ def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
                     keys = direct[topic]
                     add(keys[partition % len(keys)], topic, partition, offset, row)
                 elif topic in everywhere:
-                    for key in all_keys:
-                        add(key, topic, partition, offset, row)
+                    for home in all_keys:
+                        add(home, topic, partition, offset, row)
                 else:
                     tasks[topic].process(*row)
                     for name, key, value, stamp, headers, chosen in out.sent:

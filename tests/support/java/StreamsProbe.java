@@ -1,0 +1,104 @@
+import java.time.Duration;
+import java.util.*;
+import org.apache.kafka.common.serialization.*;
+import org.apache.kafka.streams.*;
+import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.test.TestRecord;
+
+public class StreamsProbe {
+    static Consumed<String, String> c() { return Consumed.with(Serdes.String(), Serdes.String()); }
+    interface Make { void make(StreamsBuilder b); }
+    static void run(String name, Make make) {
+        StreamsBuilder b = new StreamsBuilder();
+        make.make(b);
+        Properties p = new Properties();
+        p.put("application.id", "test-app"); p.put("bootstrap.servers", "x:1");
+        p.put("default.key.serde", Serdes.String().getClass()); p.put("default.value.serde", Serdes.String().getClass());
+        p.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", 0L);
+        p.put("state.dir", "/tmp/streams-java-" + ProcessHandle.current().pid());
+        Topology t = b.build(p);
+        System.out.println("=== " + name);
+        System.out.print(t.describe());
+        System.out.println("---");
+        try (TopologyTestDriver d = new TopologyTestDriver(t, p, java.time.Instant.ofEpochMilli(0))) {
+            TestOutputTopic<String, String> out = null;
+            for (Object[] r : RECORDS) {
+                String topic = (String) r[0];
+                try { d.createInputTopic(topic, new StringSerializer(), new StringSerializer()).pipeInput((String) r[1], (String) r[2], ((Number) r[3]).longValue()); }
+                catch (IllegalArgumentException e) { continue; }
+                catch (RuntimeException e) { System.out.println("error " + e); break; }
+            }
+            Set<String> topics = new TreeSet<>(d.producedTopicNames());
+            for (String topic : topics) {
+                if (!topic.startsWith("out")) continue;
+                out = d.createOutputTopic(topic, new StringDeserializer(), new StringDeserializer());
+                for (TestRecord<String, String> o : out.readRecordsToList())
+                    System.out.println(topic + " " + o.key() + " " + o.value() + " " + o.timestamp());
+            }
+        }
+    }
+    static final Object[][] RECORDS;
+    static {
+        List<Object[]> l = new ArrayList<>();
+        // deterministic pseudo-random records for topics a and b, partly late
+        long x = 12345;
+        long t = 1000;
+        for (int i = 0; i < 120; i++) {
+            x = (x * 1103515245L + 12345L) % 2147483648L; long r1 = x >> 8;
+            x = (x * 1103515245L + 12345L) % 2147483648L; long r2 = x >> 8;
+            x = (x * 1103515245L + 12345L) % 2147483648L; long r3 = x >> 8;
+            t += r1 % 7;
+            long at = Math.max(0, t - (r2 % 5 == 0 ? r3 % 60 : 0));
+            String key = "k" + (r2 % 4);
+            String value = r3 % 11 == 0 ? null : "v" + (r3 % 5);
+            l.add(new Object[]{r1 % 2 == 0 ? "a" : "b", key, value, at});
+        }
+        RECORDS = l.toArray(new Object[0][]);
+    }
+    static String w(Windowed<String> k) { return k.key() + "@" + k.window().start() + "/" + k.window().end(); }
+    static Materialized<String, String, org.apache.kafka.streams.state.KeyValueStore<org.apache.kafka.common.utils.Bytes, byte[]>> m(String n) { return Materialized.as(n); }
+    public static void main(String[] args) {
+        run("count", b -> b.stream("a", c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
+        run("group_by", b -> b.stream("a", c()).groupBy((k, v) -> v == null ? "n" : v).count(Materialized.as("Counts")).toStream().mapValues(v -> "" + v).to("out"));
+        run("reduce", b -> b.stream("a", c()).groupByKey().reduce((x, y) -> x + y).toStream().to("out"));
+        run("aggregate", b -> b.stream("a", c()).groupByKey().aggregate(() -> "", (k, v, s) -> s + v).toStream().to("out"));
+        run("stateless", b -> {
+            KStream<String, String> s = b.stream(Arrays.asList("a", "b"), c());
+            s.filter((k, v) -> v != null).mapValues(v -> v + "!").to("out1");
+            s.filterNot((k, v) -> v != null).map((k, v) -> KeyValue.pair(k + "x", "null")).to("out2");
+            s.flatMap((k, v) -> Arrays.asList(KeyValue.pair(k, "1"), KeyValue.pair(k, "2"))).peek((k, v) -> {}).selectKey((k, v) -> v).to("out3");
+            s.filter((k, v) -> v != null).flatMapValues(v -> Arrays.asList(v, v)).to((k, v, rc) -> "out-" + k);
+            s.foreach((k, v) -> {});
+        });
+        run("branch", b -> {
+            Map<String, KStream<String, String>> m = b.stream("a", c()).split(Named.as("p-")).branch((k, v) -> k.equals("k1"), Branched.as("one")).branch((k, v) -> k.equals("k2")).defaultBranch();
+            m.get("p-one").to("out1"); m.get("p-2").to("out2"); m.get("p-0").to("out3");
+        });
+        run("merge", b -> b.stream("a", c()).merge(b.stream("b", c())).to("out"));
+        run("repartition", b -> b.stream("a", c()).repartition(Repartitioned.with(Serdes.String(), Serdes.String())).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
+        run("tumbling", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(20), Duration.ofMillis(10))).count().toStream((k, v) -> w(k)).mapValues(v -> "" + v).to("out"));
+        run("hopping", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(20), Duration.ofMillis(15)).advanceBy(Duration.ofMillis(5))).reduce((x, y) -> x + y).toStream((k, v) -> w(k)).to("out"));
+        run("sliding", b -> b.stream("a", c()).groupByKey().windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(20), Duration.ofMillis(30))).aggregate(() -> "", (k, v, s) -> s + v).toStream((k, v) -> w(k)).to("out"));
+        run("sliding_early", b -> b.stream("a", c()).groupByKey().windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(5000), Duration.ofMillis(3000))).count().toStream((k, v) -> w(k)).mapValues(v -> "" + v).to("out"));
+        run("session", b -> b.stream("a", c()).groupByKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(8), Duration.ofMillis(20))).count().toStream((k, v) -> w(k)).mapValues(v -> v == null ? null : "" + v).to("out"));
+        run("session_reduce", b -> b.stream("a", c()).groupByKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(8), Duration.ofMillis(20))).reduce((x, y) -> x + y).toStream((k, v) -> w(k)).to("out"));
+        run("suppress", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(20), Duration.ofMillis(10))).count().suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded())).toStream((k, v) -> w(k)).mapValues(v -> "" + v).to("out"));
+        run("suppress_time", b -> b.table("a", c()).suppress(Suppressed.untilTimeLimit(Duration.ofMillis(15), Suppressed.BufferConfig.maxRecords(3))).toStream().to("out"));
+        run("stream_join", b -> b.stream("a", c()).join(b.stream("b", c()), (x, y) -> x + y, JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(10), Duration.ofMillis(20))).to("out"));
+        run("stream_left_join", b -> b.stream("a", c()).leftJoin(b.stream("b", c()), (x, y) -> x + y, JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(10), Duration.ofMillis(20))).to("out"));
+        run("stream_outer_join", b -> b.stream("a", c()).outerJoin(b.stream("b", c()), (x, y) -> x + y, JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(10), Duration.ofMillis(20)).before(Duration.ofMillis(5))).to("out"));
+        run("table_join_stream", b -> b.stream("a", c()).join(b.table("b", c()), (x, y) -> x + y).to("out"));
+        run("table_left_join_stream", b -> b.stream("a", c()).selectKey((k, v) -> k).leftJoin(b.table("b", c()), (x, y) -> x + y).to("out"));
+        run("global_join", b -> b.stream("a", c()).join(b.globalTable("b", c()), (k, v) -> k, (x, y) -> x + y).to("out"));
+        run("tables_join", b -> b.table("a", c()).join(b.table("b", c()), (x, y) -> x + y).toStream().to("out"));
+        run("tables_left_join", b -> b.table("a", c()).leftJoin(b.table("b", c()), (x, y) -> x + y).toStream().to("out"));
+        run("tables_outer_join", b -> b.table("a", c()).outerJoin(b.table("b", c()), (x, y) -> x + y, m("J")).toStream().to("out"));
+        run("table_filter", b -> b.table("a", c()).filter((k, v) -> !v.equals("v1")).toStream().to("out"));
+        run("table_filter_store", b -> b.table("a", c()).filter((k, v) -> !v.equals("v1"), m("F")).mapValues(v -> v + "!").toStream().to("out"));
+        run("table_group", b -> b.table("a", c()).groupBy((k, v) -> KeyValue.pair(v, k)).count().toStream().mapValues(v -> "" + v).to("out"));
+        run("table_group_aggregate", b -> b.table("a", c()).filter((k, v) -> !v.equals("v3")).groupBy((k, v) -> KeyValue.pair(v, k)).aggregate(() -> "", (k, v, s) -> s + "+" + v, (k, v, s) -> s + "-" + v).toStream().to("out"));
+        run("table_group_reduce", b -> b.table("a", c()).groupBy((k, v) -> KeyValue.pair(k, v)).reduce((x, y) -> x + "+" + y, (x, y) -> x + "-" + y).toStream().to("out"));
+        run("to_table", b -> b.stream("a", c()).toTable().toStream().to("out"));
+        run("join_of_count", b -> b.stream("a", c()).join(b.stream("b", c()).groupByKey().count(), (x, y) -> x + y).to("out"));
+    }
+}

@@ -1,0 +1,218 @@
+"""The same topologies and records as in java/StreamsProbe.java, which runs them in Kafka's own TopologyTestDriver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kavka.streams import (
+    Branched,
+    BufferConfig,
+    JoinWindows,
+    Materialized,
+    Named,
+    Repartitioned,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    TopologyTestDriver,
+    Windowed,
+)
+
+Record = tuple[str, str, str | None, int]
+
+
+def _records(count: int) -> Iterator[Record]:
+    """Records of the topics a and b, partly late, some without a value."""
+    x, t = 12345, 1000
+
+    def roll() -> int:
+        nonlocal x
+        x = (x * 1103515245 + 12345) % 2147483648
+        return x >> 8
+
+    for _ in range(count):
+        one, two, three = roll(), roll(), roll()
+        t += one % 7
+        at = max(0, t - (three % 60 if two % 5 == 0 else 0))
+        value = None if three % 11 == 0 else f"v{three % 5}"
+        yield ("a" if one % 2 == 0 else "b"), f"k{two % 4}", value, at
+
+
+RECORDS = list(_records(120))
+
+
+def w(key: Windowed, value: Any) -> str:
+    return f"{key.key}@{key.window.start}/{key.window.end}"
+
+
+def text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def plus(one: Any, two: Any) -> str:
+    return f"{'null' if one is None else one}{'null' if two is None else two}"
+
+
+def stateless(b: StreamsBuilder) -> None:
+    s = b.stream(["a", "b"])
+    s.filter(lambda k, v: v is not None).map_values(lambda v: v + "!").to("out1")
+    s.filter_not(lambda k, v: v is not None).map(lambda k, v: (k + "x", "null")).to("out2")
+    s.flat_map(lambda k, v: [(k, "1"), (k, "2")]).peek(lambda k, v: None).select_key(lambda k, v: v).to("out3")
+    s.filter(lambda k, v: v is not None).flat_map_values(lambda v: [v, v]).to(lambda k, v, at: f"out-{k}")
+    s.foreach(lambda k, v: None)
+
+
+def branch(b: StreamsBuilder) -> None:
+    found = (
+        b.stream("a")
+        .split(Named.as_("p-"))
+        .branch(lambda k, v: k == "k1", Branched.as_("one"))
+        .branch(lambda k, v: k == "k2")
+        .default_branch()
+    )
+    found["p-one"].to("out1")
+    found["p-2"].to("out2")
+    found["p-0"].to("out3")
+
+
+TUMBLING = TimeWindows.of_size_and_grace(20, 10)
+SESSIONS = SessionWindows.of_inactivity_gap_and_grace(8, 20)
+JOIN = JoinWindows.of_time_difference_and_grace(10, 20)
+
+CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
+    "count": lambda b: b.stream("a").group_by_key().count().to_stream().map_values(text).to("out"),
+    "group_by": lambda b: (
+        b.stream("a")
+        .group_by(lambda k, v: "n" if v is None else v)
+        .count(Materialized.as_("Counts"))
+        .to_stream()
+        .map_values(text)
+        .to("out")
+    ),
+    "reduce": lambda b: b.stream("a").group_by_key().reduce(plus).to_stream().to("out"),
+    "aggregate": lambda b: (
+        b.stream("a").group_by_key().aggregate(lambda: "", lambda k, v, s: s + v).to_stream().to("out")
+    ),
+    "stateless": stateless,
+    "branch": branch,
+    "merge": lambda b: b.stream("a").merge(b.stream("b")).to("out"),
+    "repartition": lambda b: (
+        b.stream("a").repartition(Repartitioned.with_()).group_by_key().count().to_stream().map_values(text).to("out")
+    ),
+    "tumbling": lambda b: (
+        b.stream("a").group_by_key().windowed_by(TUMBLING).count().to_stream(w).map_values(text).to("out")
+    ),
+    "hopping": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(20, 15).advance_by(5))
+        .reduce(plus)
+        .to_stream(w)
+        .to("out")
+    ),
+    "sliding": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_and_grace(20, 30))
+        .aggregate(lambda: "", lambda k, v, s: s + v)
+        .to_stream(w)
+        .to("out")
+    ),
+    "sliding_early": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_and_grace(5000, 3000))
+        .count()
+        .to_stream(w)
+        .map_values(text)
+        .to("out")
+    ),
+    "session": lambda b: (
+        b.stream("a").group_by_key().windowed_by(SESSIONS).count().to_stream(w).map_values(text).to("out")
+    ),
+    "session_reduce": lambda b: (
+        b.stream("a").group_by_key().windowed_by(SESSIONS).reduce(plus).to_stream(w).to("out")
+    ),
+    "suppress": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TUMBLING)
+        .count()
+        .suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+        .to_stream(w)
+        .map_values(text)
+        .to("out")
+    ),
+    "suppress_time": lambda b: (
+        b.table("a").suppress(Suppressed.until_time_limit(15, BufferConfig.max_records(3))).to_stream().to("out")
+    ),
+    "stream_join": lambda b: b.stream("a").join(b.stream("b"), plus, JOIN).to("out"),
+    "stream_left_join": lambda b: b.stream("a").left_join(b.stream("b"), plus, JOIN).to("out"),
+    "stream_outer_join": lambda b: b.stream("a").outer_join(b.stream("b"), plus, JOIN.before(5)).to("out"),
+    "table_join_stream": lambda b: b.stream("a").join(b.table("b"), plus).to("out"),
+    "table_left_join_stream": lambda b: (
+        b.stream("a").select_key(lambda k, v: k).left_join(b.table("b"), plus).to("out")
+    ),
+    "global_join": lambda b: b.stream("a").join(b.global_table("b"), lambda k, v: k, plus).to("out"),
+    "tables_join": lambda b: b.table("a").join(b.table("b"), plus).to_stream().to("out"),
+    "tables_left_join": lambda b: b.table("a").left_join(b.table("b"), plus).to_stream().to("out"),
+    "tables_outer_join": lambda b: (
+        b.table("a").outer_join(b.table("b"), plus, Materialized.as_("J")).to_stream().to("out")
+    ),
+    "table_filter": lambda b: b.table("a").filter(lambda k, v: v != "v1").to_stream().to("out"),
+    "table_filter_store": lambda b: (
+        b.table("a")
+        .filter(lambda k, v: v != "v1", Materialized.as_("F"))
+        .map_values(lambda v: v + "!")
+        .to_stream()
+        .to("out")
+    ),
+    "table_group": lambda b: (
+        b.table("a").group_by(lambda k, v: (v, k)).count().to_stream().map_values(text).to("out")
+    ),
+    "table_group_aggregate": lambda b: (
+        b.table("a")
+        .filter(lambda k, v: v != "v3")
+        .group_by(lambda k, v: (v, k))
+        .aggregate(lambda: "", lambda k, v, s: f"{s}+{v}", lambda k, v, s: f"{s}-{v}")
+        .to_stream()
+        .to("out")
+    ),
+    "table_group_reduce": lambda b: (
+        b.table("a")
+        .group_by(lambda k, v: (k, v))
+        .reduce(lambda x, y: f"{x}+{y}", lambda x, y: f"{x}-{y}")
+        .to_stream()
+        .to("out")
+    ),
+    "to_table": lambda b: b.stream("a").to_table().to_stream().to("out"),
+    "join_of_count": lambda b: b.stream("a").join(b.stream("b").group_by_key().count(), plus).to("out"),
+}
+
+
+def topology_of(name: str) -> Any:
+    builder = StreamsBuilder()
+    CASES[name](builder)
+    return builder.build()
+
+
+def described(name: str) -> list[str]:
+    """What Kafka prints of the topology. A function that names topics is told by its class there, and left out."""
+    return [line.split(" (extractor")[0] for line in str(topology_of(name).describe()).splitlines()]
+
+
+def driven(name: str) -> list[str]:
+    """What the model writes: topic, key, value and time of each record, topics in the order of the alphabet."""
+    lines = []
+    with TopologyTestDriver(topology_of(name)) as driver:
+        for topic, key, value, timestamp in RECORDS:
+            if topic in driver.source_topics():
+                driver.create_input_topic(topic).pipe_input(key, value, timestamp)
+        for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
+            for record in driver.create_output_topic(topic).read_records_to_list():
+                value = "null" if record.value is None else record.value
+                lines.append(f"{topic} {record.key} {value} {record.timestamp}")
+    return lines
