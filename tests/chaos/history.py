@@ -68,6 +68,8 @@ class History:
         self.failed: list[tuple[int, Id, str]] = []
         """The producer gave up: the record may be there once, or not."""
         self.shown: dict[Place, Id] = {}
+        self.resent: set[Place] = set()
+        """Where a record is that its producer stored again under a new epoch: see `replicas.resent`."""
         self.group_read: dict[int, set[int]] = {p: set() for p in range(partitions)}
         self.committed: dict[int, int] = {}
         self.violations: list[Violation] = []

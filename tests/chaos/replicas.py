@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kavka.records.batch import batches
-from kavka.records.reader import read_records
+from kavka.records.reader import batch_records, read_records
 from tests.chaos.checker import MANY, Read
 from tests.chaos.history import Violation
 
@@ -57,6 +57,24 @@ def compare(name: str, logs: Mapping[int, bytes]) -> list[Violation]:
 
 def records(log: bytes) -> list[Read]:
     return [(record.offset, record.value) for record in read_records(log)]
+
+
+def resent(log: bytes, first: int = 0) -> set[int]:
+    """Offsets of records that a producer sent again under a new epoch, though they were there already.
+
+    librdkafka does that: NOT_LEADER_OR_FOLLOWER means to it that nothing was stored, though the leader that was may
+    have passed the batch on before; when it then raises its epoch, for a gap in the sequences of any partition, no
+    broker can tell the repetition from a new record. Only records from offset `first` on are looked at."""
+    seen: dict[bytes, tuple[int, int]] = {}
+    found: set[int] = set()
+    for batch in batches(log):
+        if batch.last_offset < first:
+            continue
+        for record in batch_records(batch):
+            whose = (batch.producer_id, batch.producer_epoch)
+            if seen.setdefault(record.value or b"", whose) != whose:
+                found.add(record.offset)
+    return found
 
 
 def _batches(log: bytes) -> Iterator[bytes]:

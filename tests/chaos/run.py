@@ -62,12 +62,14 @@ class Outcome:
     in_sync: float = 0.0
     stall: float = 0.0
     acked: int = 0
+    resent: int = 0
     transactions: str = ""
     """Committed + aborted + in doubt, all so far."""
     violations: list[Violation] = field(default_factory=list)
 
     def line(self) -> str:
-        verdict = "ok" if not self.violations else "VIOLATED: " + ", ".join(sorted({v.kind for v in self.violations}))
+        sound = f"ok, {self.resent} resent by librdkafka" if self.resent else "ok"
+        verdict = sound if not self.violations else "VIOLATED: " + ", ".join(sorted({v.kind for v in self.violations}))
         no_ack, slowest, *others = (
             f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)
         )
@@ -161,6 +163,7 @@ class Run:
         outcome.victim = scene.victim
         outcome.stall = max(outcome.stall, self._pulse.worst())
         outcome.acked = self.history.acks
+        outcome.resent = len(self.history.resent)
         done = self.transactions
         outcome.transactions = f"{len(done.committed)}+{len(done.aborted)}+{len(done.in_doubt)}"
         self.say(outcome.line())
@@ -304,6 +307,8 @@ class Run:
     def _take(self, partition: int, log: bytes) -> None:
         """Opens what was not there the last time; all of it where what was there is not the same any more."""
         size, digest, records = self._logs.get(partition, (0, hashlib.sha256().digest(), []))
+        again = replicas.resent(log, records[-1000][0] if len(records) > 1000 else 0)
+        self.history.resent |= {(partition, offset) for offset in again}
         if hashlib.sha256(log[:size]).digest() != digest:
             size, records = 0, []
         records = records + replicas.records(log[size:])

@@ -42,6 +42,9 @@ from kavka.replication.waiting import ProduceWaiter
 
 log = logging.getLogger(__name__)
 
+# What a producer and a log disagree about: rare, and worth a line.
+_OF_PRODUCER_STATE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
+
 VALID_ACKS = (-1, 0, 1)
 
 
@@ -161,6 +164,8 @@ def _refuse(
     partition = broker.replica_manager.partitions.get((topic, answer.index))
     if partition is not None:
         partition.metrics.failed_produces.value += 1
+    if error.code in _OF_PRODUCER_STATE:
+        log.info("%s-%d: a batch is refused: %s", topic, answer.index, error)
     if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and ctx.version >= 10:
         state = broker.metadata_cache.partition_state(topic, answer.index)
         endpoint = broker.metadata_cache.endpoint(state.leader, ctx.listener) if state else None

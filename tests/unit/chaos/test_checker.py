@@ -229,3 +229,28 @@ def test_replicas_that_differ_only_in_the_leader_epoch_are_found() -> None:
     data = bytearray(logs([b"a"]))
     data[12:16] = (7).to_bytes(4, "big")
     assert kinds(replicas.compare("t-0", {0: logs([b"a"]), 1: bytes(data)})) == {"replicas"}
+
+
+def test_what_librdkafka_sent_again_under_a_new_epoch_is_told_from_what_a_broker_doubled() -> None:
+    def log(*batches: tuple[str, int]) -> bytes:
+        data = b""
+        for offset, (producer, epoch) in enumerate(batches):
+            data += bytes(
+                build(
+                    [(None, encode(producer, 0, 0))],
+                    base_offset=offset,
+                    producer_id=7,
+                    producer_epoch=epoch,
+                    base_sequence=0,
+                )
+            )
+        return data
+
+    same, new = log(("rdkafka", 0), ("rdkafka", 0)), log(("rdkafka", 0), ("rdkafka", 1))
+    assert replicas.resent(same) == set()
+    assert replicas.resent(new) == {1}
+    for data, producer, found in ((same, "rdkafka", {"doubled"}), (new, "rdkafka", set()), (new, "ours", {"doubled"})):
+        history = History(1)
+        history.resent = {(0, offset) for offset in replicas.resent(data)}
+        final = [(offset, encode(producer, 0, 0)) for offset, _ in replicas.records(data)]
+        assert kinds(check(history, {0: final})) == found
