@@ -428,6 +428,8 @@ class Transactions:
     async def _wait(self, task: asyncio.Task[None], timeout: float, what: str) -> None:
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
+            # Whoever does not call again, and closes, need not hear how it ended.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise KafkaTimeout(f"{what} took longer than {timeout:g} s{self._reason()}; it may be called again")
         task.result()
 
