@@ -11,6 +11,7 @@ import pytest
 from kavka import Admin, Consumer, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
+from tests.support import streams_cases
 from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -96,3 +97,41 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     last = {one.key: int.from_bytes(one.value) for one in sorted(read_all(target, output), key=lambda r: r.timestamp)}
     assert last[b"all"] == 3
     assert last[b"again"] == 1
+
+
+def as_lines(records: list[Any], topic: str) -> list[str]:
+    return [
+        f"{topic} {one.key.decode()} {'null' if one.value is None else one.value.decode()} {one.timestamp}"
+        for one in records
+    ]
+
+
+@pytest.mark.parametrize("names", [[one for one in streams_cases.CASES if one != "global_join"], ["global_join"]])
+def test_every_operator_gives_on_spark_what_the_model_gives(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, names: list[str]
+) -> None:
+    outputs = ["out", "out1", "out2", "out3", *(f"out-k{number}" for number in range(4))]
+    made = [f"{topic}.{name}.{one}" for name in names for one in ("a", "b", *outputs)]
+    admin.create_topics([NewTopic(one, 1) for one in made], timeout=60)
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for name in names:
+            for source, key, value, timestamp in streams_cases.RECORDS:
+                data = None if value is None else value.encode()
+                producer.send(f"{topic}.{name}.{source}", value=data, key=key.encode(), timestamp=timestamp)
+    topology = streams_cases.topology_of_all(names, topic)
+    settings = config(target, f"app-{topic}", tmp_path, cache_max_bytes_buffering=0)
+    with KafkaStreams(topology, settings, spark) as streams:
+        streams.process_all_available()
+    wrong = {}
+    for name in names:
+        records = streams_cases.in_time(streams_cases.RECORDS)
+        if name == "global_join":
+            records.sort(key=lambda one: one[0] != "b")
+        expected = streams_cases.driven(name, 0, records)
+        found = []
+        for one in sorted({line.split(" ")[0] for line in expected}):
+            found += as_lines(read_all(target, f"{topic}.{name}.{one}"), one)
+        if found != expected:
+            pairs = zip(found, expected, strict=False)
+            wrong[name] = (len(found), len(expected), [pair for pair in pairs if pair[0] != pair[1]][:1])
+    assert not wrong

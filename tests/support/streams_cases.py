@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from kavka.pipeline.streams.topology import SinkNode, SourceNode
 from kavka.streams import (
     Branched,
     BufferConfig,
@@ -17,6 +19,7 @@ from kavka.streams import (
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    Topology,
     TopologyTestDriver,
     Windowed,
 )
@@ -204,11 +207,11 @@ def described(name: str) -> list[str]:
     return [line.split(" (extractor")[0] for line in str(topology_of(name).describe()).splitlines()]
 
 
-def driven(name: str) -> list[str]:
+def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> list[str]:
     """What the model writes: topic, key, value and time of each record, topics in the order of the alphabet."""
     lines = []
-    with TopologyTestDriver(topology_of(name)) as driver:
-        for topic, key, value, timestamp in RECORDS:
+    with TopologyTestDriver(topology_of(name), {"cache.max.bytes.buffering": cache}) as driver:
+        for topic, key, value, timestamp in records or RECORDS:
             if topic in driver.source_topics():
                 driver.create_input_topic(topic).pipe_input(key, value, timestamp)
         for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
@@ -216,3 +219,43 @@ def driven(name: str) -> list[str]:
                 value = "null" if record.value is None else record.value
                 lines.append(f"{topic} {record.key} {value} {record.timestamp}")
     return lines
+
+
+class CaseTopology(Topology):
+    """Many cases in one topology: each has its own topics, named after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.case = ""
+
+    def _add(self, node: Any) -> None:
+        if isinstance(node, SourceNode):
+            node = replace(node, topics=tuple(self._own(topic) for topic in node.topics))
+        elif isinstance(node, SinkNode):
+            node = replace(node, topic=self._own(node.topic))
+        super()._add(node)
+
+    def _own(self, topic: Any) -> Any:
+        if topic in self._internal:
+            return topic
+        prefix = self.case
+        return f"{prefix}.{topic}" if isinstance(topic, str) else lambda *given: f"{prefix}.{topic(*given)}"
+
+
+def topology_of_all(names: list[str], prefix: str) -> Topology:
+    builder = StreamsBuilder()
+    builder.topology = topology = CaseTopology()
+    for name in names:
+        topology.case = f"{prefix}.{name}"
+        CASES[name](builder)
+    return topology
+
+
+def in_time(records: list[Record]) -> list[Record]:
+    """As a task of Kafka's would take them: always from the topic whose next record is the oldest."""
+    queues = {topic: [one for one in records if one[0] == topic] for topic in ("a", "b")}
+    found = []
+    while any(queues.values()):
+        topic = min((t for t in queues if queues[t]), key=lambda t: (queues[t][0][3], t))
+        found.append(queues[topic].pop(0))
+    return found

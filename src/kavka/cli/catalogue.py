@@ -27,7 +27,7 @@ class Tool(NamedTuple):
 
 
 BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
-CLUSTER = "Clusters and ZooKeeper"
+CLUSTER, PIPELINE = "Clusters and ZooKeeper", "Streams"
 REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Measuring and verifying", "This command"
 
 TOOLS = (
@@ -91,6 +91,7 @@ TOOLS = (
     Tool("verifiable-consumer", PERFORMANCE, "print what a consumer sees as JSON", "kavka.cli.verifiable_consumer"),
     Tool("replica-verification", REPLICAS, "compare replicas with one another", "kavka.cli.replica_verification"),
     Tool("run-class", SHELL, "a tool by the name of its Java class in Kafka", "kavka.cli.run_class"),
+    Tool("pipeline", PIPELINE, "run streams jobs on Spark, show and stop them", "kavka.cli.pipeline", scripts=()),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

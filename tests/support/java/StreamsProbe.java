@@ -5,6 +5,7 @@ import org.apache.kafka.streams.*;
 import org.apache.kafka.streams.kstream.*;
 import org.apache.kafka.streams.test.TestRecord;
 
+/** Topologies and records as in streams_cases.py, in Kafka's own TopologyTestDriver: what they are and what they write. */
 public class StreamsProbe {
     static Consumed<String, String> c() { return Consumed.with(Serdes.String(), Serdes.String()); }
     interface Make { void make(StreamsBuilder b); }
@@ -15,7 +16,7 @@ public class StreamsProbe {
         p.put("application.id", "test-app"); p.put("bootstrap.servers", "x:1");
         p.put("default.key.serde", Serdes.String().getClass()); p.put("default.value.serde", Serdes.String().getClass());
         p.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", 0L);
-        p.put("state.dir", "/tmp/streams-java-" + ProcessHandle.current().pid());
+        p.put("statestore.cache.max.bytes", cache); p.put("state.dir", "/tmp/streams-java-" + ProcessHandle.current().pid());
         Topology t = b.build(p);
         System.out.println("=== " + name);
         System.out.print(t.describe());
@@ -37,6 +38,7 @@ public class StreamsProbe {
             }
         }
     }
+    static long cache = 0;
     static final Object[][] RECORDS;
     static {
         List<Object[]> l = new ArrayList<>();
@@ -58,6 +60,7 @@ public class StreamsProbe {
     static String w(Windowed<String> k) { return k.key() + "@" + k.window().start() + "/" + k.window().end(); }
     static Materialized<String, String, org.apache.kafka.streams.state.KeyValueStore<org.apache.kafka.common.utils.Bytes, byte[]>> m(String n) { return Materialized.as(n); }
     public static void main(String[] args) {
+        cache = Long.parseLong(args[0]);
         run("count", b -> b.stream("a", c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
         run("group_by", b -> b.stream("a", c()).groupBy((k, v) -> v == null ? "n" : v).count(Materialized.as("Counts")).toStream().mapValues(v -> "" + v).to("out"));
         run("reduce", b -> b.stream("a", c()).groupByKey().reduce((x, y) -> x + y).toStream().to("out"));

@@ -191,9 +191,9 @@ class SlidingAggregate(WindowAggregate):
         if timestamp < span:
             self._early(key, value, timestamp, headers)
         else:
-            self._in_order(key, value, timestamp, headers)
+            self._backwards(key, value, timestamp, headers)
 
-    def _in_order(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def _backwards(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         assert self.store is not None
         span = self._windows.time_difference
         starts = set()
@@ -201,21 +201,23 @@ class SlidingAggregate(WindowAggregate):
         left: ValueAndTimestamp | None = None
         right: ValueAndTimestamp | None = None
         left_there = right_there = False
-        for start, held in list(self.store.fetch(key, max(0, timestamp - 2 * span), timestamp + 1)):
+        for start, held in list(self.store.backward_fetch(key, max(0, timestamp - 2 * span), timestamp + 1)):
             starts.add(start)
             end = start + span
-            if end < timestamp:
-                left, before = held, held[1]
+            if start == timestamp + 1:
+                right_there = True
+            elif end > timestamp:
+                right = right or held
+                self._into(key, value, start, held, timestamp, headers)
             elif end == timestamp:
                 left_there = True
-                if held[1] < timestamp:
-                    before = held[1]
                 self._into(key, value, start, held, timestamp, headers)
-            elif start <= timestamp:
-                right = held
-                self._into(key, value, start, held, timestamp, headers)
-            elif start == timestamp + 1:
-                right_there = True
+                if held[1] >= timestamp:
+                    return
+                before = held[1]
+            else:
+                left, before = held, held[1]
+                break
         if before is not None and before + 1 not in starts and before + 1 + span >= timestamp:
             self._into(key, value, before + 1, None, timestamp, headers)
         if not left_there:
@@ -293,8 +295,8 @@ class SessionAggregate(TableNode):
         if key is None or self.store is None:
             return
         self.observed = max(self.observed, timestamp)
-        closed = self.observed - self._windows.grace
         gap = self._windows.inactivity_gap
+        closed = self.observed - self._windows.grace - gap
         merged: list[tuple[Windowed, Any]] = []
         start = end = timestamp
         aggregate = self._initializer()

@@ -48,7 +48,7 @@ class StreamsBuilder:
 
         how = consumed or Consumed()
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        name = how.name or self.new_name("KSTREAM-SOURCE-")
+        name = self.new_name("KSTREAM-SOURCE-", Named(how.name))
         self.add_source(name, names, how)
         return KStream(self, name, how.key_serde, how.value_serde)
 
@@ -60,8 +60,8 @@ class StreamsBuilder:
 
         how, kept = consumed or Consumed(), materialized or Materialized()
         store = kept.store_name or self.new_store_name(f"{topic}-")
-        source = f"{how.name}-source" if how.name else self.new_name("KSTREAM-SOURCE-")
-        name = how.name or self.new_name("KTABLE-SOURCE-")
+        source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
+        name = self.new_name("KTABLE-SOURCE-", Named(how.name))
         key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
         self.add_source(source, (topic,), how)
         builder = table_store(store, key_serde, value_serde, kept.caching)
@@ -81,7 +81,7 @@ class StreamsBuilder:
     ) -> GlobalKTable:
         how, kept = consumed or Consumed(), materialized or Materialized()
         store = kept.store_name or self.new_store_name(f"{topic}-")
-        source = how.name or self.new_name("KSTREAM-SOURCE-")
+        source = self.new_name("KSTREAM-SOURCE-", Named(how.name))
         name = self.new_name("KTABLE-SOURCE-")
         key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
         self.topology.add_global_store(
@@ -101,12 +101,10 @@ class StreamsBuilder:
     # --- for the streams and tables that this builder made
 
     def new_name(self, prefix: str, named: Named | None = None) -> str:
-        """The user's name, or the next number; a name that is given takes no number."""
-        if named is not None and named.name is not None:
-            return check_name(named.name)
+        """The user's name, or the next number. A name that is given takes a number all the same, as in Kafka."""
         name = f"{prefix}{self._index:010d}"
         self._index += 1
-        return name
+        return name if named is None or named.name is None else check_name(named.name)
 
     def new_store_name(self, prefix: str) -> str:
         name = f"{prefix}STATE-STORE-{self._index:010d}"

@@ -1,7 +1,7 @@
 """TopologyTestDriver: a topology in this process, without a broker and without Spark, for tests.
 
-Every record goes all the way through before the next one; nothing is held back, whatever the cache. Each sub-topology
-is one task, with the partition 0.
+Every record goes all the way through before the next one. With a cache (the default, as in Kafka) what a table says of
+one key while one record is worked on is told once, in the end. Each sub-topology is one task, with the partition 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from kavka.pipeline.streams.engine import STREAM_TIME, WALL_CLOCK_TIME, Headers, Task
+from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
@@ -56,7 +56,15 @@ class TopologyTestDriver:
         self._tasks: list[Task] = []
         global_stores: dict[str, Store] = {}
         for sub in sorted(topology.subtopologies(), key=lambda one: not one.global_):
-            task = Task(topology, sub, self._settings, self, lambda: self._clock, global_stores=global_stores)
+            task = Task(
+                topology,
+                sub,
+                self._settings,
+                self,
+                lambda: self._clock,
+                caching=self._settings.cache_bytes > 0,
+                global_stores=global_stores,
+            )
             task.start()
             if sub.global_:
                 global_stores.update(task.stores)
@@ -99,6 +107,7 @@ class TopologyTestDriver:
         self._clock += millis(by, "the advance")
         for task in self._tasks:
             task.punctuate(WALL_CLOCK_TIME, self._clock)
+            task.flush()
             self._run()
 
     def now(self) -> int:
@@ -162,8 +171,8 @@ class TopologyTestDriver:
             for task in (*self._globals, *self._tasks):
                 if topic in task.sources:
                     task.process(topic, 0, offset, *sent)
-                    task.punctuate(STREAM_TIME, task.stream_time)
                     task.punctuate(WALL_CLOCK_TIME, self._clock)
+                    task.flush()
 
 
 class TestInputTopic:

@@ -294,7 +294,7 @@ class KGroupedTable:
         from kavka.pipeline.streams.ktable import KTable
 
         builder, kept = self._table.builder, materialized or Materialized()
-        store = kept.store_name or builder.new_store_name(prefix)
+        store = kept.store_name or builder.new_store_name(TABLE_AGGREGATE)
         sink, source = builder.new_name("KSTREAM-SINK-"), builder.new_name("KSTREAM-SOURCE-")
         name = builder.new_name(prefix, named)
         changes = ChangeOf(self._value_serde)

@@ -77,7 +77,9 @@ class StreamJoin(Node):
         if value is None or (key is None and not self._outer):
             return
         if self._pending is not None:
-            self._tell_closed()
+            self._pending.observed = max(self._pending.observed, timestamp)
+            if key is not None and timestamp == self._pending.observed:
+                self._tell_closed()
         if key is None:
             self.forward(key, self._joined(key, value, None), timestamp, headers)
             return
@@ -90,7 +92,7 @@ class StreamJoin(Node):
             self.forward(key, self._joined(key, value, other), max(timestamp, at), headers)
         if not alone:
             return
-        if self._pending is None or until < self.task.stream_time:
+        if self._pending is None or until < self._pending.observed:
             self.forward(key, self._joined(key, value, None), timestamp, headers)
         else:
             entry = self._pending_key(timestamp, self._left, key)
@@ -112,11 +114,11 @@ class StreamJoin(Node):
         shortest = min(windows.before_ms, windows.after_ms)
         while (entry := self._pending.first()) is not None:
             timestamp, left = _PENDING.unpack_from(entry)
-            if timestamp + shortest + windows.grace >= self.task.stream_time:
+            if timestamp + shortest + windows.grace >= self._pending.observed:
                 break
             data = self._pending.get(entry)
             self._pending.put(entry, None)
-            if timestamp + (windows.after_ms if left else windows.before_ms) + windows.grace >= self.task.stream_time:
+            if timestamp + (windows.after_ms if left else windows.before_ms) + windows.grace >= self._pending.observed:
                 kept.append((entry, data))
                 continue
             key, records = pickle.loads(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ class KStream:
     def to(self, topic: str | Callable[..., str], produced: Produced | None = None) -> None:
         """To a topic, or to the one that `topic(key, value, record_metadata)` names."""
         how = produced or Produced()
-        name = how.name or self.builder.new_name("KSTREAM-SINK-")
+        name = self.builder.new_name("KSTREAM-SINK-", Named(how.name))
         self.builder.topology.add_sink(
             name,
             topic,
@@ -119,7 +120,7 @@ class KStream:
     def repartition(self, repartitioned: Repartitioned | None = None) -> KStream:
         """Through a topic of the application's own, by key."""
         how = repartitioned or Repartitioned()
-        name = how.name or self.builder.new_name("KSTREAM-REPARTITION-")
+        name = self.builder.new_name("KSTREAM-REPARTITION-", Named(how.name))
         return self.regrouped(
             name, how.key_serde, how.value_serde, how.partitions, users=True, partitioner=how.partitioner
         )
@@ -262,8 +263,8 @@ class KStream:
             )
         pending = None
         if left or right:
-            shared = builder.new_name("KSTREAM-OUTERSHARED-")
-            pending = f"{base}-{'outer' if right else 'left'}-shared-join-store" if base else f"{shared}-store"
+            shared = f"KSTREAM-OUTERSHARED-{this_base[-10:]}-store"
+            pending = f"{base}-{'outer' if right else 'left'}-shared-join-store" if base else shared
             builder.topology.add_state_store(StoreBuilder(BUFFER, pending))
         function = nodes.with_key(joiner, 2)
         builder.add_processor(this_window, partial(WindowPut, this_store), (this.name,), (this_store,))
@@ -287,12 +288,11 @@ class KStream:
     ) -> KStream:
         builder = self.builder
         sink, keyed, source = (builder.new_name(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE"))
-        parent = self.name
-        if not users:
-            builder.add_processor(keyed, nodes.NonNullKey, (self.name,))
-            parent = keyed
+        if not re.fullmatch("KSTREAM.*-[0-9]{10}", topic):
+            sink, keyed, source = (f"{topic}-repartition-{kind}" for kind in ("sink", "filter", "source"))
+        builder.add_processor(keyed, nodes.NonNullKey, (self.name,))
         serdes = key_serde or self.key_serde, value_serde or self.value_serde
-        builder.repartition(parent, f"{topic}-repartition", *serdes, (sink, source), partitions, users, partitioner)
+        builder.repartition(keyed, f"{topic}-repartition", *serdes, (sink, source), partitions, users, partitioner)
         return KStream(builder, source, *serdes)
 
     def _user(
@@ -350,6 +350,7 @@ class BranchedKStream:
         stream = self._stream
         name = f"{self._name}{how.name or number}"
         self._names.append(name)
+        stream.builder.new_name("KSTREAM-BRANCHCHILD-")
         stream.builder.add_processor(name, nodes.PassThrough, (self._name,))
         made = KStream(stream.builder, name, stream.key_serde, stream.value_serde, stream.rekeyed)
         if how.consumer is not None:

@@ -82,6 +82,7 @@ class KTable:
         name = builder.new_name("KTABLE-SUPPRESS-", Named(suppressed.name))
         store = f"{suppressed.name}-store" if suppressed.name else builder.new_store_name("KTABLE-SUPPRESS-")
         builder.topology.add_state_store(StoreBuilder(BUFFER, store))
+        self.step.getter_stores()
         step = SuppressStep(self.step, suppressed, self.grace or 0, store)
         builder.add_processor(name, step.node, (self.name,), (store,))
         return KTable(builder, name, step, self.key_serde, self.value_serde, self.grace)
@@ -111,9 +112,9 @@ class KTable:
             raise TopologyException(f"a table cannot be joined with a {type(other).__name__}")
         builder = self.builder
         merge = builder.new_name("KTABLE-MERGE-", named)
-        kind = "OUTER" if left and right else "LEFT" if left else "JOIN"
+        base = None if named is None else named.name
         sides = [
-            f"{named.name}-join-{side}" if named and named.name else builder.new_name(f"KTABLE-{kind}{side.upper()}-")
+            builder.new_name(f"KTABLE-JOIN{side.upper()}-", Named(f"{base}-join-{side}" if base else None))
             for side in ("this", "other")
         ]
         store, (key_serde, value_serde) = self._store(materialized, "", None)

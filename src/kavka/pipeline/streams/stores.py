@@ -398,6 +398,7 @@ class BufferStore(KeyValueStore):
         super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray())
         self._by_time: list[bytes] = []
         self.size = 0
+        self.observed = -1
 
     def restore(self, key: bytes, value: bytes) -> None:
         super().restore(key, value)

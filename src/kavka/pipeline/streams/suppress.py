@@ -12,7 +12,14 @@ from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.tables import Getter, Step
 from kavka.pipeline.streams.windows import Suppressed, Windowed
 
-_AT = struct.Struct(">qq")
+_AT = struct.Struct(">q")
+
+
+def _sortable(key: Any) -> bytes:
+    """A key as bytes, so that those of one time are told in the order of their bytes."""
+    if isinstance(key, Windowed):
+        return _sortable(key.key) + struct.pack(">qq", key.window.start, key.window.end)
+    return key.encode() if isinstance(key, str) else key if isinstance(key, bytes) else pickle.dumps(key)
 
 
 class SuppressStep(Step):
@@ -44,11 +51,7 @@ class Suppress(Node):
 
     def init(self) -> None:
         self._store = self.task.store(self._step.store or "")
-        self._where: dict[bytes, bytes] = {}
-        self._count = 0
-        for entry, _ in self._store.entries():
-            self._where[entry[16:]] = entry
-            self._count = max(self._count, _AT.unpack_from(entry)[1])
+        self._where = {pickle.loads(value)[0]: entry for entry, value in self._store.entries()}
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         self.observed = max(self.observed, timestamp)
@@ -60,12 +63,11 @@ class Suppress(Node):
         entry = self._where.get(ident)
         old = value.old
         if entry is None:
-            self._count += 1
             time = key.window.end if self._final and isinstance(key, Windowed) else timestamp
-            entry = self._where[ident] = _AT.pack(time, self._count) + ident
+            entry = self._where[ident] = _AT.pack(time) + _sortable(key)
         else:
-            old = pickle.loads(self._store.get(entry))[1]
-        self._store.put(entry, pickle.dumps((value.new, old, timestamp, headers)))
+            old = pickle.loads(self._store.get(entry))[2]
+        self._store.put(entry, pickle.dumps((ident, value.new, old, timestamp, headers)))
 
     def _tell(self) -> None:
         buffer = self._step.suppressed.buffer
@@ -82,8 +84,8 @@ class Suppress(Node):
                     f"{self.name} buffer exceeded its max capacity ({buffer.max_records_} records, "
                     f"{buffer.max_bytes_} bytes)"
                 )
-            new, old, timestamp, headers = pickle.loads(self._store.get(entry))
+            ident, new, old, timestamp, headers = pickle.loads(self._store.get(entry))
             self._store.put(entry, None)
-            del self._where[entry[16:]]
+            del self._where[ident]
             if new is not None or not self._final:
-                self.forward(pickle.loads(entry[16:]), Change(new, old), timestamp, headers)
+                self.forward(pickle.loads(ident), Change(new, old), timestamp, headers)

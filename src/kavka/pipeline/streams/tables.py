@@ -55,7 +55,7 @@ class TableNode(Node):
         if self._held is None:
             self.forward(key, Change(new, old if self._send_old else None), timestamp, headers)
             return
-        held = self._held.get(ident)
+        held = self._held.pop(ident, None)
         self._held[ident] = (key, new, old if held is None else held[2], timestamp, headers)
 
     def ident(self, key: Any) -> Any:

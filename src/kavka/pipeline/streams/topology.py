@@ -200,7 +200,7 @@ class Topology:
         return [one for one in self._nodes.values() if not isinstance(one, SourceNode) and name in one.parents]
 
     def subtopologies(self) -> list[Subtopology]:
-        """Numbered as Kafka does: by their sources' names, in the order of the alphabet."""
+        """Numbered as Kafka does: in the order of their sources."""
         root = {name: name for name in self._nodes}
 
         def find(name: str) -> str:
@@ -217,12 +217,11 @@ class Topology:
                 if store not in self._globals:
                     root[find(node.name)] = find(users.setdefault(store, node.name))
         groups: dict[str, list[Node]] = {}
-        sources = sorted(one.name for one in self._nodes.values() if isinstance(one, SourceNode))
-        others = sorted(set(self._nodes) - set(sources))
-        for name in (*sources, *others):
-            groups.setdefault(find(name), [])
+        for node in self._nodes.values():
+            if isinstance(node, SourceNode):
+                groups.setdefault(find(node.name), [])
         for name, node in self._nodes.items():
-            groups[find(name)].append(node)
+            groups.setdefault(find(name), []).append(node)
         made = []
         for number, nodes in enumerate(groups.values()):
             stores = dict.fromkeys(s for one in nodes if isinstance(one, ProcessorNode) for s in one.stores)
@@ -260,7 +259,7 @@ class TopologyDescription:
             if sub.global_:
                 head += " for global store (will not generate tasks)"
             lines = "".join(f"    {line}\n" for node in self._ordered(sub) for line in self._told(node))
-            parts.append(f"{head}\n{lines}\n")
+            parts.append(f"{head}\n{lines}" if sub.global_ else f"{head}\n{lines}\n")
         return "Topologies:\n   " + "  ".join(parts)
 
     def picture(self) -> str:
@@ -289,7 +288,7 @@ class TopologyDescription:
         if isinstance(node, SourceNode):
             yield f"Source: {node.name} (topics: [{', '.join(sorted(node.topics))}])"
         elif isinstance(node, ProcessorNode):
-            yield f"Processor: {node.name} (stores: [{', '.join(sorted(node.stores))}])"
+            yield f"Processor: {node.name} (stores: [{', '.join(node.stores)}])"
         elif isinstance(node.topic, str):
             yield f"Sink: {node.name} (topic: {node.topic})"
         else:
@@ -297,7 +296,7 @@ class TopologyDescription:
         if not isinstance(node, SinkNode):
             yield f"  --> {self._listed(one.name for one in self._topology.children(node.name))}"
         if not isinstance(node, SourceNode):
-            yield f"  <-- {self._listed(node.parents)}"
+            yield f"  <-- {', '.join(node.parents)}"
 
     @staticmethod
     def _listed(names: Iterable[str]) -> str:

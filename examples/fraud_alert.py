@@ -1,0 +1,46 @@
+"""Cards that were used more than three times within a minute: from card-payments to fraud-alerts.
+
+    kavka pipeline run examples/fraud_alert.py
+
+A payment's key is the number of the card, its value JSON: {"amount": 12.5}. An alert says how often and for how much.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kavka.streams import Consumed, KafkaStreams, Materialized, Produced, Serdes, StreamsBuilder, TimeWindows, Topology
+
+CONFIG = {
+    "bootstrap.servers": os.environ.get("BOOTSTRAP_SERVERS", "localhost:9092"),
+    "application.id": "fraud-alert",
+    "processing.guarantee": "exactly_once_v2",
+}
+MOST = 3
+
+
+def build() -> Topology:
+    builder = StreamsBuilder()
+    (
+        builder.stream("card-payments", Consumed.with_(Serdes.String(), Serdes.Json()))
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(60_000, 10_000))
+        .aggregate(
+            lambda: {"count": 0, "total": 0.0},
+            lambda card, payment, seen: {"count": seen["count"] + 1, "total": seen["total"] + payment["amount"]},
+            Materialized.with_(Serdes.String(), Serdes.Json()),
+        )
+        .to_stream(lambda card, seen: card.key)
+        .filter(lambda card, seen: seen["count"] > MOST)
+        .to("fraud-alerts", Produced.with_(Serdes.String(), Serdes.Json()))
+    )
+    return builder.build()
+
+
+def streams() -> KafkaStreams:
+    return KafkaStreams(build(), CONFIG)
+
+
+if __name__ == "__main__":
+    with streams() as running:
+        running.wait()

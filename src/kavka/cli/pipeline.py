@@ -1,0 +1,209 @@
+"""`kavka pipeline`: run a streams job, look at it, stop it.
+
+A job is a Python file with `streams()`, which gives a KafkaStreams, or with `build()` and `CONFIG`. While it runs, a
+file named after its application.id lies in the folder of jobs with its process id and its last progress; it is written
+in one go and removed when the job ends. What a crash leaves is noticed by the process being gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kavka.cli.options import Arguments, Command, Option, Positional
+from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.tool import ToolError, run
+
+if TYPE_CHECKING:
+    from kavka.streams import KafkaStreams
+
+_JOB = (Positional("application.id", "Of the job; all of them without.", required=False, completes=""),)
+
+COMMAND = Command(
+    "pipeline",
+    "Run streams jobs on Spark, and look at those that run on this machine.",
+    subcommands=(
+        Command(
+            "run",
+            "Run a job until it is stopped: a Python file with streams(), or with build() and CONFIG.",
+            (
+                Option("bootstrap-server", "In place of the job's own.", "host:port"),
+                Option("master", "Spark's master; this machine with all its cores unless the job says.", "master"),
+                Option("config", "A setting in place of the job's own.", "name=value", repeated=True),
+                Option("describe", "Print the topology and end."),
+            ),
+            positionals=(Positional("job.py", "The job."),),
+            examples=("kavka pipeline run examples/word_count.py",),
+        ),
+        Command("status", "Show the jobs that run on this machine.", (Option("json", "Print JSON."),)),
+        Command("stop", "Stop a job: what it has begun is finished by its next start.", positionals=_JOB),
+    ),
+    examples=("kavka pipeline run examples/word_count.py", "kavka pipeline status", "kavka pipeline stop wordCountApp"),
+)
+
+_STOP_TIMEOUT = 60.0
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _body)
+
+
+def _body(args: Arguments) -> int:
+    match args.subcommand:
+        case "run":
+            return _run(args)
+        case "status":
+            return _status(args)
+    return _stop(args)
+
+
+def _run(args: Arguments) -> int:
+    job = Path(args.positionals[0])
+    if not job.is_file():
+        raise ToolError(f"there is no file {job}")
+    topology, config = _loaded(job)
+    config.update(one.split("=", 1) for one in args["config"] or () if "=" in one)
+    if args["bootstrap-server"]:
+        config["bootstrap.servers"] = args["bootstrap-server"]
+    if args["master"]:
+        config["spark.master"] = args["master"]
+    if "describe" in args:
+        print(topology.describe(), end="")
+        return 0
+    from kavka.streams import KafkaStreams, StreamsException
+
+    try:
+        streams = KafkaStreams(topology, config)
+        signal.signal(signal.SIGTERM, lambda *_: streams.close())
+        note = _folder() / f"{config['application.id']}.json"
+        if _alive(note) is not None:
+            raise ToolError(f"{config['application.id']} runs already: kavka pipeline stop {config['application.id']}")
+        print(f"{config['application.id']} starts on Spark", file=sys.stderr, flush=True)
+        streams.start()
+    except StreamsException as error:
+        raise ToolError(str(error)) from None
+    try:
+        _follow(streams, note, str(job))
+    except KeyboardInterrupt:
+        streams.close()
+    finally:
+        note.unlink(missing_ok=True)
+    ended = streams.exception()
+    if ended is not None:
+        raise ToolError(str(ended))
+    return 0
+
+
+def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
+    sys.path.insert(0, str(job.resolve().parent))
+    found = runpy.run_path(str(job), run_name="kavka_job")
+    if "build" not in found or "CONFIG" not in found:
+        raise ToolError(f"{job} has no build() and CONFIG: a job gives its topology and its settings by these names")
+    return found["build"](), dict(found["CONFIG"])
+
+
+def _follow(streams: KafkaStreams, note: Path, job: str) -> None:
+    """Until the job ends: a line of progress on a terminal, and the same for `status`."""
+    terminal = at_terminal(sys.stderr)
+    last = None
+    while not streams.wait(0.5):
+        progress = streams.query.lastProgress if streams.query is not None else None
+        told = _told(progress)
+        if told != last:
+            _write(note, {"pid": os.getpid(), "job": job, "state": streams.state(), **told})
+            last = told
+            if terminal:
+                line = f"batch {told['batch']}  {told['rows_per_second']:,.0f} rows/s  lag {told['lag']:,}  "
+                print(f"\r{line}state {told['state_rows']:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
+    if terminal and last is not None:
+        print(file=sys.stderr)
+
+
+def _told(progress: Any) -> dict[str, Any]:
+    if progress is None:
+        return {"batch": 0, "rows_per_second": 0.0, "lag": 0, "state_rows": 0}
+    return {
+        "batch": progress.batchId,
+        "rows_per_second": progress.processedRowsPerSecond or 0.0,
+        "lag": sum(_lag(one) for one in progress.sources),
+        "state_rows": sum(one.numRowsTotal for one in progress.stateOperators),
+    }
+
+
+def _lag(source: Any) -> int:
+    """How many records are waiting, where the source says up to which offsets there are some."""
+    try:
+        latest, end = json.loads(source.latestOffset), json.loads(source.endOffset)
+    except (TypeError, ValueError):
+        return 0
+    behind = 0
+    for topic, partitions in latest.items():
+        if isinstance(partitions, dict):
+            behind += sum(max(0, at - end.get(topic, {}).get(name, 0)) for name, at in partitions.items())
+    return behind
+
+
+def _status(args: Arguments) -> int:
+    jobs = []
+    for note in sorted(_folder().glob("*.json")):
+        found = _alive(note)
+        if found is not None:
+            jobs.append({"application.id": note.stem, **found})
+    if args["json"]:
+        print_json(jobs)
+        return 0
+    columns = ("application.id", "pid", "state", "batch", "rows_per_second", "lag", "state_rows")
+    print_table([name.upper() for name in columns], [[str(job.get(name, "")) for name in columns] for job in jobs])
+    return 0
+
+
+def _stop(args: Arguments) -> int:
+    names = args.positionals or [note.stem for note in sorted(_folder().glob("*.json"))]
+    for name in names:
+        note = _folder() / f"{name}.json"
+        found = _alive(note)
+        if found is None:
+            raise ToolError(f"{name} does not run on this machine")
+        os.kill(found["pid"], signal.SIGTERM)
+        limit = time.monotonic() + _STOP_TIMEOUT
+        while _alive(note) is not None:
+            if time.monotonic() > limit:
+                raise ToolError(f"{name} (process {found['pid']}) has not ended within {_STOP_TIMEOUT:.0f} s")
+            time.sleep(0.1)
+        print(f"stopped {name}")
+    return 0
+
+
+def _folder() -> Path:
+    """Where jobs of this user leave their notes."""
+    folder = Path(os.environ.get("KAVKA_PIPELINE_DIR") or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ToolError(f"{folder} belongs to somebody else; set KAVKA_PIPELINE_DIR")
+    return folder
+
+
+def _alive(note: Path) -> dict[str, Any] | None:
+    """What a job's note says, if its process is there; a note without one is removed."""
+    try:
+        found: dict[str, Any] = json.loads(note.read_text())
+        os.kill(int(found["pid"]), 0)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, ProcessLookupError):
+        note.unlink(missing_ok=True)
+        return None
+    return found
+
+
+def _write(note: Path, told: dict[str, Any]) -> None:
+    temporary = note.with_suffix(".tmp")
+    temporary.write_text(json.dumps(told))
+    temporary.replace(note)

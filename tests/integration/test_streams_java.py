@@ -1,0 +1,34 @@
+"""What the streams tests hold against our model is what Kafka Streams itself does."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import jars
+from tests.support.missing import skip_loudly
+
+SUPPORT = Path(jars.__file__).parent
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_golden_file_is_what_kafka_streams_prints() -> None:
+    try:
+        path = jars.class_path("streams-3.9.1")
+    except jars.JavaMissing as error:
+        skip_loudly(str(error))
+    source = SUPPORT / "java" / "StreamsProbe.java"
+    printed = subprocess.run(
+        [jars.java(), "-cp", path, str(source), "0"], capture_output=True, text=True, timeout=550, check=True
+    ).stdout
+    golden = (SUPPORT.parent / "golden" / "streams-3.9.1.txt").read_text()
+
+    def plain(text: str) -> list[str]:
+        """Without the class of the lambda that names topics, which has an address in its name."""
+        return [line.split(" (extractor")[0] for line in text.splitlines()]
+
+    assert plain(printed) == plain(golden)

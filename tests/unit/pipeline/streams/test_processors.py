@@ -1,0 +1,306 @@
+"""The Processor API, stores, punctuators, serdes and settings, in the test driver."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.streams.plan import balanced_keys, make_plan, spark_hash
+from kavka.pipeline.streams.windows import BufferConfig, TimeWindow
+from kavka.streams import (
+    Consumed,
+    Grouped,
+    JoinWindows,
+    Materialized,
+    Named,
+    Produced,
+    PunctuationType,
+    Record,
+    Serdes,
+    SessionWindows,
+    Stores,
+    StreamsBuilder,
+    StreamsException,
+    Suppressed,
+    TestRecord,
+    TimeWindows,
+    Topology,
+    TopologyException,
+    TopologyTestDriver,
+    Windowed,
+    WindowedSerdes,
+)
+
+
+class Counter:
+    """Counts values by key, and tells all counts every ten seconds of stream time."""
+
+    def __init__(self, kind: str = PunctuationType.STREAM_TIME) -> None:
+        self._kind = kind
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store("counts")
+        context.schedule(timedelta(seconds=10), self._kind, self.tell)
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
+
+    def tell(self, timestamp: int) -> None:
+        for key, count in self.store.all():
+            self.context.forward(Record(key, str(count), timestamp))
+
+
+def counting(kind: str) -> Topology:
+    store = Stores.key_value_store_builder(
+        Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long()
+    )
+    return (
+        Topology()
+        .add_source("source", "in")
+        .add_processor("counter", lambda: Counter(kind), "source")
+        .add_state_store(store, "counter")
+        .add_sink("sink", "out", "counter")
+    )
+
+
+def test_a_processor_is_called_by_stream_time() -> None:
+    with TopologyTestDriver(counting(PunctuationType.STREAM_TIME)) as driver:
+        source, out = driver.create_input_topic("in"), driver.create_output_topic("out")
+        source.pipe_input("a", "x", 1000)
+        assert out.read_key_values_to_list() == [("a", "1")]
+        source.pipe_input("b", "x", 9000)
+        assert out.is_empty()
+        source.pipe_input("a", "x", 10_000)
+        assert out.read_records_to_list() == [TestRecord("a", "2", 10_000), TestRecord("b", "1", 10_000)]
+        assert driver.get_key_value_store("counts").get("a") == 2
+
+
+def test_a_processor_is_called_by_the_wall_clock() -> None:
+    with TopologyTestDriver(counting(PunctuationType.WALL_CLOCK_TIME)) as driver:
+        driver.create_input_topic("in").pipe_input("a", "x", 1000)
+        out = driver.create_output_topic("out")
+        driver.advance_wall_clock_time(timedelta(seconds=9))
+        assert out.is_empty()
+        driver.advance_wall_clock_time(25_000)
+        assert out.read_key_values_to_list() == [("a", "1")]
+        driver.advance_wall_clock_time(5_000)
+        assert out.is_empty()
+        driver.advance_wall_clock_time(1_000)
+        assert out.get_queue_size() == 1
+
+
+def test_a_processor_reaches_only_its_own_stores() -> None:
+    topology = Topology().add_source("source", "in").add_processor("counter", Counter, "source")
+    topology.add_state_store(Stores.persistent_key_value_store("counts"))
+    with pytest.raises(StreamsException, match="Processor counter has no access to StateStore counts"):
+        TopologyTestDriver(topology)
+
+
+def test_a_processor_of_values_may_not_change_keys() -> None:
+    class Changes:
+        def init(self, context: Any) -> None:
+            self.context = context
+
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_key("other"))
+
+    builder = StreamsBuilder()
+    builder.stream("in").process_values(Changes).to("out")
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(StreamsException, match="may not change the key"):
+        driver.create_input_topic("in").pipe_input("a", "b")
+
+
+def test_nodes_must_know_their_parents() -> None:
+    with pytest.raises(TopologyException, match="Predecessor nobody is not added yet for p"):
+        Topology().add_processor("p", Counter, "nobody")
+    with pytest.raises(TopologyException, match="already been registered"):
+        Topology().add_source("a", "t").add_source("b", "t")
+    with pytest.raises(TopologyException, match="Processor a is already added"):
+        Topology().add_source("a", "t").add_source("a", "u")
+
+
+def test_a_key_value_store_ranges_over_keys() -> None:
+    store = Stores.key_value_store_builder(
+        Stores.in_memory_key_value_store("s"), Serdes.String(), Serdes.String()
+    ).build(Serdes.String(), Serdes.String())
+    store.put_all([(key, key.upper()) for key in "bcad"])
+    assert [key for key, _ in store.range("b", "c")] == ["b", "c"]
+    assert [key for key, _ in store.reverse_all()] == ["d", "c", "b", "a"]
+    assert store.put_if_absent("a", "other") == "A"
+    assert store.delete("a") == "A"
+    assert store.get("a") is None
+    assert [key for key, _ in store.prefix_scan("b")] == ["b"]
+    assert store.approximate_num_entries() == 3
+
+
+def test_a_window_store_forgets_what_is_past_its_retention() -> None:
+    builder = Stores.window_store_builder(
+        Stores.persistent_window_store("w", 100, 10), Serdes.String(), Serdes.String()
+    )
+    store = builder.build(Serdes.String(), Serdes.String())
+    for start in (0, 10, 20):
+        store.put("a", str(start), start)
+    assert list(store.fetch("a", 0, 10)) == [(0, "0"), (10, "10")]
+    assert [start for start, _ in store.backward_fetch("a", 0, 20)] == [20, 10, 0]
+    store.put("b", "late", 115)
+    assert list(store.fetch("a", 0, 200)) == [(20, "20")]
+    assert [key.window.start for key, _ in store.all()] == [20, 115]
+    again = builder.build(Serdes.String(), Serdes.String())
+    for key, value in list(store.entries()):
+        again.restore(key, value)
+    assert list(again.all()) == list(store.all())
+
+
+def test_a_session_store_finds_sessions_by_time() -> None:
+    builder = Stores.session_store_builder(Stores.persistent_session_store("s", 100), Serdes.String(), Serdes.Long())
+    store = builder.build(Serdes.String(), Serdes.String())
+    store.put(Windowed("a", TimeWindow(0, 10)), 1)
+    store.put(Windowed("a", TimeWindow(30, 40)), 2)
+    assert [value for _, value in store.find_sessions("a", 5, 20)] == [1]
+    assert store.fetch_session("a", 30, 40) == 2
+    store.remove(Windowed("a", TimeWindow(0, 10)))
+    assert [value for _, value in store.fetch("a")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "data"),
+    [
+        (Serdes.String(), "é", "é".encode()),
+        (Serdes.Long(), -2, b"\xff" * 7 + b"\xfe"),
+        (Serdes.Integer(), 1, b"\0\0\0\1"),
+        (Serdes.Short(), 1, b"\0\1"),
+        (Serdes.Double(), 1.0, b"\x3f\xf0" + b"\0" * 6),
+        (Serdes.Float(), 1.0, b"\x3f\x80\0\0"),
+        (Serdes.Boolean(), True, b"\1"),
+        (Serdes.ByteArray(), b"x", b"x"),
+        (Serdes.Json(), {"a": [1]}, b'{"a":[1]}'),
+        (
+            WindowedSerdes.time_windowed_serde_from(Serdes.String(), 10),
+            Windowed("k", TimeWindow(5, 15)),
+            b"k\0\0\0\0\0\0\0\5",
+        ),
+    ],
+)
+def test_serdes_write_kafkas_bytes(serde: Any, value: Any, data: bytes) -> None:
+    assert serde.serialize(value) == data
+    assert serde.deserialize(data) == value
+    assert serde.serialize(None) is None
+
+
+def test_a_value_of_the_wrong_type_is_told() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(lambda value: len(value)).to("out")
+    told = pytest.raises(StreamsException, match=r"KSTREAM-SINK-0000000002 to out: Serdes.String cannot write .* int")
+    with TopologyTestDriver(builder.build()) as driver, told:
+        driver.create_input_topic("in").pipe_input("a", "b")
+
+
+def test_what_cannot_be_read_goes_where_the_handler_says() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed.with_(Serdes.String(), Serdes.Long())).to("out")
+    bad = {"key_serde": Serdes.String(), "value_serde": Serdes.String()}
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(StreamsException, match="in-0 offset 0"):
+        driver.create_input_topic("in", **bad).pipe_input("a", "no number")
+    lenient = {"default.deserialization.exception.handler": "LogAndContinueExceptionHandler"}
+    with TopologyTestDriver(builder.build(), lenient) as driver:
+        driver.create_input_topic("in", **bad).pipe_input("a", "no number")
+        driver.create_input_topic("in", Serdes.String(), Serdes.Long()).pipe_input("a", 5)
+        assert driver.create_output_topic("out", value_serde=Serdes.Long()).read_key_values_to_list() == [("a", 5)]
+
+
+def test_with_a_cache_the_changes_of_one_record_are_told_once() -> None:
+    builder = StreamsBuilder()
+    windows = SessionWindows.of_inactivity_gap_with_no_grace(10)
+    counts = builder.stream("in").group_by_key().windowed_by(windows).count()
+    counts.to_stream(lambda key, value: key.key).to("out", Produced.with_(Serdes.String(), Serdes.Long()))
+    found = {}
+    for cache in (0, 1000):
+        with TopologyTestDriver(builder.build(), {"cache.max.bytes.buffering": cache}) as driver:
+            driver.create_input_topic("in").pipe_record_list([TestRecord("a", "x", at) for at in (5, 8, 6)])
+            found[cache] = driver.create_output_topic("out", value_serde=Serdes.Long()).read_values_to_list()
+    assert found == {0: [1, None, 2, None, 3], 1000: [1, None, 2, 3]}
+
+
+def test_a_timestamp_can_be_taken_from_the_value() -> None:
+    builder = StreamsBuilder()
+    how = Consumed.with_(Serdes.String(), Serdes.Json(), lambda record, latest: record.value["at"])
+    builder.stream("in", how).map_values(lambda value: value["what"]).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", value_serde=Serdes.Json()).pipe_input("a", {"at": 77, "what": "x"}, 5)
+        assert driver.create_output_topic("out").read_record().timestamp == 77
+
+
+def test_headers_stay_with_their_record() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").filter(lambda key, value: True).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("a", "b", 1, (("h", b"1"),))
+        assert driver.create_output_topic("out").read_record().headers == (("h", b"1"),)
+
+
+def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
+    builder = StreamsBuilder()
+    stream, table = builder.stream("a"), builder.table("b")
+    with pytest.raises(TopologyException, match="JoinWindows"):
+        stream.join(builder.stream("c"), lambda x, y: x, TimeWindows.of_size_with_no_grace(1))
+    with pytest.raises(TopologyException, match="has no windows"):
+        table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded()))
+    with pytest.raises(TopologyException, match="cannot emit early"):
+        Suppressed.until_window_closes(BufferConfig.max_records(1))
+    with pytest.raises(TopologyException, match="there would be gaps"):
+        TimeWindows.of_size_with_no_grace(5).advance_by(6)
+    with pytest.raises(TopologyException, match="illegal"):
+        stream.filter(lambda key, value: True, Named.as_("a b"))
+    with pytest.raises(TopologyException, match="outer join with a stream alone"):
+        stream.outer_join(table, lambda x, y: x)
+    with pytest.raises(TopologyException, match="negative"):
+        JoinWindows.of_time_difference_with_no_grace(5).before(-10)
+
+
+def test_a_full_buffer_that_may_not_emit_ends_the_stream() -> None:
+    builder = StreamsBuilder()
+    strict = BufferConfig.unbounded().with_max_records(1)
+    builder.table("in").suppress(Suppressed.until_time_limit(1000, strict)).to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.create_input_topic("in")
+        source.pipe_input("a", "1", 0)
+        with pytest.raises(StreamsException, match="exceeded its max capacity"):
+            source.pipe_input("b", "1", 0)
+
+
+
+
+def test_the_plan_shuffles_where_it_can_and_names_topics_where_it_must() -> None:
+    builder = StreamsBuilder()
+    counts = builder.stream("in").group_by(lambda key, value: value, Grouped.as_("words")).count(
+        Materialized.as_("counts")
+    )
+    counts.group_by(lambda key, count: (str(count), key)).count(Materialized.as_("by-count")).to_stream().to(
+        "out", Produced.with_(Serdes.String(), Serdes.Long())
+    )
+    plan = make_plan(builder.build(), {"in": 3}, 2)
+    assert dict(plan.shuffled) == {"words-repartition": 1}
+    assert plan.internal == ("by-count-repartition",)
+    assert [sub.id for sub in plan.feeding] == [0]
+    assert [(task.sub, task.partition) for task in plan.tasks] == [(sub, n) for sub in (1, 2) for n in range(3)]
+    assert plan.width == 2
+
+
+def test_tasks_are_spread_evenly_by_sparks_hash() -> None:
+    # SELECT hash(0), hash(1), hash(2) in Spark.
+    assert [spark_hash(number) for number in range(3)] == [933211791, -559580957, 1765031574]
+    for count, width in ((5, 2), (8, 4), (3, 8)):
+        keys = balanced_keys(count, width)
+        assert len(set(keys)) == count
+        per = [sum(spark_hash(key) % width == slot for key in keys) for slot in range(width)]
+        assert max(per) - min(per) <= 1
+
+
+def test_joined_topics_must_have_as_many_partitions() -> None:
+    builder = StreamsBuilder()
+    builder.stream("a").join(builder.table("b"), lambda x, y: x).to("out")
+    with pytest.raises(TopologyException, match="a has 2, b has 3"):
+        make_plan(builder.build(), {"a": 2, "b": 3}, 2)
