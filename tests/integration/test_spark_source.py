@@ -160,7 +160,7 @@ def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_b
     fill(f"{topic}-b", [2])
     admin.create_partitions({f"{topic}-a": 2})
     fill(f"{topic}-a", [3], partition=1)
-    query.processAllAvailable()
+    wait_until(lambda: len(query.rows()) == 3, timeout=60, what="what came later")
     assert sorted(int(row.value) for row in query.rows()) == [1, 2, 3]
 
 
@@ -183,7 +183,7 @@ def test_what_is_gone_is_told_exactly_or_left_out(
     query.processAllAvailable()
     admin.delete_topics([topic])
     with pytest.raises(Exception, match=f"there is no topic {topic} in the cluster"):
-        query.processAllAvailable()
+        query.awaitTermination(60)
 
 
 def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wanted(

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 
-def start_session(folder: Path) -> Any:
+def start_session(folder: Path, master: str = "local[2]") -> Any:
     """`folder` is for what Spark leaves lying about."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(light_home(folder / "home"))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     from kavka.pipeline.spark import register
 
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -33,7 +35,24 @@ def start_session(folder: Path) -> Any:
     return register(session)
 
 
-def start(writer: Any, attempts: int = 3) -> Any:
+def light_home(home: Path) -> Path:
+    """A home for Spark in which its Python processes load PySpark from the installed package. From the zip file that
+    they load it from otherwise, each of them compiles every module again, four times the work of its start."""
+    import pyspark
+
+    package = Path(pyspark.__path__[0])
+    (home / "python" / "lib").mkdir(parents=True, exist_ok=True)
+    for entry in package.iterdir():
+        if entry.name != "python" and not (home / entry.name).exists():
+            (home / entry.name).symlink_to(entry)
+    for entry in (package / "python" / "lib").iterdir():
+        link = home / "python" / "lib" / entry.name
+        if not link.exists():
+            link.symlink_to(package.parent if entry.name == "pyspark.zip" else entry)
+    return home
+
+
+def start(writer: Any, attempts: int = 5) -> Any:
     """Start a streaming query and wait until its source is there. Spark gives a Python process ten seconds to start,
     which a busy machine may not have: that alone is tried again."""
     while True:

@@ -12,7 +12,10 @@ from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import ListedOffset, OffsetSpec
 from kavka.client.admin_config import ADMIN_CONFIGS
-from kavka.client.consumer_config import CONSUMER_CONFIGS
+from kavka.client.cluster import Cluster
+from kavka.client.consumer.offsets import OffsetLookup
+from kavka.client.consumer_config import CONSUMER_CONFIGS, consumer_config
+from kavka.client.io_thread import IoThread
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import OptionError, PipelineError
@@ -21,6 +24,9 @@ from kavka.pipeline.spark.options import EARLIEST, LATEST, ByOffset, ByTime, Sou
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LOOK_FOR_PARTITIONS = 1.0
+ENDS_TIMEOUT = 5.0
 
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -33,8 +39,14 @@ class SourceCluster:
         self._options = options
         self._pattern = re.compile(options.pattern) if options.kind == "subscribePattern" else None
         self._connected: Admin | None = None
+        self._ends: _Ends | None = None
+        self._known: list[TopicPartition] = []
+        self._known_until = 0.0
 
     def close(self) -> None:
+        if self._ends is not None:
+            self._ends.close()
+            self._ends = None
         if self._connected is not None:
             self._connected.close()
             self._connected = None
@@ -79,6 +91,22 @@ class SourceCluster:
         return [tp for tp in self._options.partitions if tp in there]
 
     # --- offsets
+
+    def ends(self, *, missing_is_empty: bool = False) -> dict[TopicPartition, int]:
+        """All partitions and where they end, for who asks all the time: one request for each leader. New partitions
+        are looked for once in a second."""
+        if time.monotonic() >= self._known_until:
+            self._known = self.partitions(missing_is_empty=missing_is_empty)
+            self._known_until = time.monotonic() + LOOK_FOR_PARTITIONS
+        if self._ends is None:
+            self._ends = _Ends(self._options.client)
+        try:
+            return self._ends.of(self._known)
+        except KafkaError as error:
+            # Perhaps a topic was deleted; then this says so.
+            log.info("Asking for the ends of partitions: %s", error)
+            self._known_until = 0.0
+            return self.latest(self.partitions(missing_is_empty=missing_is_empty))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._edges(partitions, OffsetSpec.earliest())
@@ -139,6 +167,31 @@ class SourceCluster:
                 log.warning("%s failed, asking again: %s", what, error)
                 time.sleep(self._options.retry_interval)
         raise AssertionError
+
+
+class _Ends:
+    """Connections and metadata that are kept from one question to the next."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        config = consumer_config(consumer_settings(client), {})
+        self._io = IoThread("kavka-offsets")
+        self._cluster = Cluster(config)
+        self._lookup = OffsetLookup(config, self._cluster)
+        self._io.run(self._cluster.start())
+
+    def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        return self._io.run(self._ask(partitions))
+
+    async def _ask(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self._cluster.set_topics({tp.topic for tp in partitions})
+        found = await self._lookup.at_times(dict.fromkeys(partitions, LATEST), time.monotonic() + ENDS_TIMEOUT)
+        return {tp: one.offset for tp, one in found.items()}
+
+    def close(self) -> None:
+        self._io.run(self._cluster.close())
+        self._io.stop()
 
 
 def _check_complete(named: Collection[TopicPartition], partitions: Collection[TopicPartition], name: str) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT = 5.0
+_PAUSE = 0.02
 
 _FIELDS = [
     StructField("key", BinaryType()),
@@ -238,10 +239,12 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_after(self, begin: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next batch ends; `begin` itself if there is to be none yet."""
         options = self._options
-        partitions = self.cluster.partitions(missing_is_empty=not options.fail_on_data_loss)
-        latest = self._latest = self.cluster.latest(partitions)
+        latest = self._latest = self.cluster.ends(missing_is_empty=not options.fail_on_data_loss)
         if self._target is not None:
-            latest = {tp: self._target[tp] for tp in partitions if tp in self._target}
+            latest = {tp: self._target[tp] for tp in latest if tp in self._target}
+        elif latest == begin:
+            # Spark asks again at once. A stream that waits shall not keep a core busy with that.
+            time.sleep(_PAUSE)
         gone = sorted(set(begin) - set(latest))
         if gone:
             self._lost(f"partitions are gone: {', '.join(map(str, gone))}")

@@ -1,0 +1,186 @@
+"""The exactly-once sink when things die: under read_committed each record is there once, and none is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka import Admin, NewTopic, Producer
+from tests.integration.test_spark_sink import fill, options, read_all, values
+from tests.support.kavka_process import KavkaProcess
+from tests.support.processes import ManagedProcess, wait_until
+from tests.support.spark import start
+from tests.support.targets import Target
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
+
+STAGES = (
+    "before_write", "in_write", "before_decision", "deciding", "after_decision", "all_aborted",
+    "half_committed", "half_aborted", "after_commit", "late_driver", "worker_killed",
+)  # fmt: skip
+RECORDS = 100
+
+
+def session_members(leader: int) -> list[int]:
+    """The processes that a child of ours has started, however deep: they share its session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def kill_session(leader: int, spare: set[int]) -> None:
+    for pid in session_members(leader):
+        if pid not in spare:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
+    """Queries that were killed, all at once, each at a stage of its own in its second batch."""
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, 2), *(NewTopic(f"{topic}-{stage}", 2) for stage in STAGES)])
+    for partition in range(2):
+        fill(target, topic, range(partition, RECORDS, 2), partition)
+    env = {**os.environ, "KAVKA_CRASH_FOLDER": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = ManagedProcess(
+        [sys.executable, "-m", "tests.support.spark_crash", target.bootstrap_servers, str(tmp_path), topic, *STAGES],
+        log=tmp_path / "driver.log",
+        env=env,
+        before_exec=os.setsid,
+    )
+    try:
+        halting = set(STAGES) - {"worker_killed"}
+        late: set[int] = set()
+
+        def all_halted() -> bool:
+            assert process.running(), process.log_tail()
+            markers = [path.name.rpartition(".") for path in tmp_path.glob("*.*") if path.name != "driver.log"]
+            late.update(int(pid) for stage, _, pid in markers if stage == "late_driver")
+            return {stage for stage, _, _ in markers} >= halting
+
+        wait_until(all_halted, timeout=300, what="every query in the stage where it is to be killed", interval=0.2)
+        wait_until(
+            lambda: len(values(read_all(target, f"{topic}-worker_killed"))) >= RECORDS,
+            timeout=120,
+            what="the query whose worker was killed",
+            interval=0.5,
+        )
+        kill_session(process.pid, late)
+        yield tmp_path
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}\n{process.log_tail()}") from None
+    finally:
+        kill_session(process.pid, set())
+        process.kill()
+
+
+def test_a_driver_killed_at_any_stage_writes_each_record_once(
+    spark: Any, target: Target, topic: str, crashed: Path
+) -> None:
+    from tests.support.spark_crash import query_of
+
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        for stage in ("all_aborted", "half_aborted"):
+            # What the coordinator does when transaction.timeout.ms is over.
+            (query_id,) = {
+                one.transactional_id.rpartition("-")[0].rpartition("-")[0]
+                for one in admin.list_transactions(states=["Ongoing"])
+                if any(
+                    tp.topic == f"{topic}-{stage}"
+                    for tp in admin.describe_transactions([one.transactional_id])[one.transactional_id].partitions
+                )
+            }
+            left = [
+                one.transactional_id
+                for one in admin.list_transactions(states=["Ongoing"])
+                if one.transactional_id.startswith(query_id)
+            ]
+            assert len(left) == (2 if stage == "all_aborted" else 1)
+            admin.fence_producers(left)
+        before = {stage: len(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
+        assert before["half_committed"] == 60
+        assert before["after_commit"] == 80
+        assert before["worker_killed"] == 100
+        queries = {
+            stage: start(query_of(spark, target.bootstrap_servers, crashed, topic, stage))
+            for stage in STAGES
+            if stage != "late_driver"
+        }
+        try:
+            for query in queries.values():
+                query.processAllAvailable()
+            late = start(query_of(spark, target.bootstrap_servers, crashed, topic, "late_driver"))
+            queries["late_driver"] = late
+            late.processAllAvailable()
+            # The driver of before is still there, with its decision in its hand, and is too late.
+            (crashed / "late_driver_may_go_on").touch()
+            time.sleep(2)
+            fill(target, topic, [RECORDS])
+            for query in queries.values():
+                query.processAllAvailable()
+            found = {stage: values(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
+            assert found == {stage: list(range(RECORDS + 1)) for stage in STAGES}
+            open_now = [one.transactional_id for one in admin.list_transactions(states=["Ongoing"])]
+            assert [name for name in open_now if any(query.id in name for query in queries.values())] == []
+        finally:
+            for query in queries.values():
+                query.stop()
+
+
+def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: Any, tmp_path: Path, topic: str) -> None:
+    with KavkaProcess(tmp_path / "broker") as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(topic, 2), NewTopic(f"{topic}-out", 2)])
+        read = spark.readStream.format("kavka").options(
+            **options(broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=50)
+        )
+        query = start(
+            read.load()
+            .selectExpr("value")
+            .writeStream.format("kavka")
+            .options(**options(broker, topic=f"{topic}-out", exactlyOnce="true"))
+            .option("checkpointLocation", str(tmp_path / "cp"))
+        )
+        written = 0
+        stop = threading.Event()
+
+        def keep_writing() -> None:
+            nonlocal written
+            with Producer(bootstrap_servers=broker.bootstrap_servers, delivery_timeout_ms=300_000) as producer:
+                while not stop.is_set():
+                    producer.send(topic, str(written))
+                    written += 1
+                    time.sleep(0.01)
+
+        writer = threading.Thread(target=keep_writing)
+        writer.start()
+        try:
+            wait_until(lambda: written > 100, timeout=60, what="records")
+            broker.kill()
+            time.sleep(1)
+            broker.start()
+            seen = written
+            wait_until(lambda: written > seen + 100, timeout=120, what="records after the start")
+        finally:
+            stop.set()
+            writer.join()
+        query.processAllAvailable()
+        query.stop()
+        assert values(read_all(broker, f"{topic}-out")) == list(range(written))

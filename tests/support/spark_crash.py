@@ -1,0 +1,154 @@
+"""A driver of Spark that stops at a chosen stage of a batch, to be killed there.
+
+As a module it is what Spark's Python processes load in place of the plain source: importing it puts halts into the
+two phases of the sink. A query halts in batch 1 where the last part of its output topic's name says. As a program it
+runs a query for each stage:  python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kavka.pipeline.spark import two_phase
+from kavka.pipeline.spark.source import KavkaDataSource
+
+BATCH = 1
+FOLDER = "KAVKA_CRASH_FOLDER"
+
+STAGES = (
+    "before_write",
+    "in_write",
+    "before_decision",
+    "deciding",
+    "after_decision",
+    "all_aborted",
+    "half_committed",
+    "half_aborted",
+    "after_commit",
+    "late_driver",
+    "worker_killed",
+)
+
+
+def halt(name: str) -> None:
+    """Say where we are and stay there."""
+    folder = Path(os.environ[FOLDER])
+    marker = folder / f"{name}.{os.getpid()}"
+    marker.touch()
+    if name == "late_driver":
+        # One that outlives its Spark, and goes on when it is told to.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while not (folder / "late_driver_may_go_on").exists():
+            time.sleep(0.02)
+        return
+    while True:
+        time.sleep(60)
+
+
+def stage_of(topic: str | None) -> str:
+    return (topic or "").rpartition("-")[2]
+
+
+class CrashingSource(KavkaDataSource):
+    """Loaded by its name in every process of Spark's, with all that follows."""
+
+
+_write, _commit = two_phase.write, two_phase.Driver.commit
+_end, _decide = two_phase.Driver._end, two_phase.DecisionWriter.write
+_prepare = two_phase.Producer.prepare_transaction
+
+
+def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = None) -> Any:
+    stage = stage_of(options.topic) if attempt.batch == BATCH else ""
+    if stage == "before_write":
+        halt(stage)
+
+    def prepare(producer: Any, timeout: Any = None) -> Any:
+        producer.flush()
+        if stage == "worker_killed" and attempt.attempt == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stage == "in_write":
+            halt(stage)
+        return _prepare(producer, timeout)
+
+    two_phase.Producer.prepare_transaction = prepare  # type: ignore[method-assign]
+    return _write(options, where, batches, attempt, before)
+
+
+def commit(self: Any, batch: int, reports: Any) -> None:
+    _commit(self, batch, reports)
+    if batch == BATCH and stage_of(self._options.topic) == "after_commit":
+        halt("after_commit")
+
+
+def decide(self: Any, decision: Any) -> None:
+    stage = stage_of(_topic_of(decision)) if decision.batch == BATCH else ""
+    if stage in ("before_decision", "late_driver"):
+        halt(stage)
+    if stage == "deciding":
+        self._producer.begin_transaction()
+        self._producer.send(self._topic, decision.to_json(), decision.query.encode(), 0)
+        self._producer.flush()
+        halt(stage)
+    _decide(self, decision)
+
+
+def _topic_of(decision: Any) -> str | None:
+    return next((entry.witness[0] for entry in decision.tasks.values() if entry.witness), None)
+
+
+def end(self: Any, batch: int, new: Any) -> None:
+    stage = stage_of(self._options.topic) if batch == BATCH else ""
+    if stage in ("after_decision", "all_aborted"):
+        halt(stage)
+    if stage in ("half_committed", "half_aborted"):
+        _end(self, batch, new[:1])
+        halt(stage)
+    _end(self, batch, new)
+
+
+two_phase.write = write
+two_phase.Driver.commit = commit  # type: ignore[method-assign]
+two_phase.Driver._end = end  # type: ignore[method-assign]
+two_phase.DecisionWriter.write = decide  # type: ignore[method-assign]
+
+
+def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
+    """The writer of a query; the same for the run that crashes and the one that follows it."""
+    options = {"kafka.bootstrap.servers": servers}
+    read = spark.readStream.format("kavka").options(
+        **options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40"
+    )
+    return (
+        read.load()
+        .selectExpr("value")
+        .writeStream.format("kavka")
+        .options(**options, topic=f"{source}-{stage}", exactlyOnce="true", decisionsTopic=f"{source}-decisions-{stage}")
+        .option("checkpointLocation", str(folder / stage))
+    )
+
+
+def main() -> None:
+    from tests.support import spark_crash
+    from tests.support.spark import start, start_session
+
+    servers, folder, source, *stages = sys.argv[1:]
+    spark = start_session(Path(folder) / "spark", master="local[10,4]")
+    spark.dataSource.register(spark_crash.CrashingSource)
+    queries = [start(query_of(spark, servers, Path(folder), source, stage)) for stage in stages]
+    (Path(folder) / "started").touch()
+    while True:
+        for query in queries:
+            if query.exception() is not None:
+                print(query.exception(), flush=True)
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()
