@@ -26,6 +26,7 @@ from bench import (
     python_clients,
     python_consumers,
     python_producers,
+    spark,
     start,
     tool_start,
     transactions,
@@ -57,6 +58,9 @@ BENCHMARKS: dict[str, Benchmark] = {
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "python-producers": python_producers.run,
     "python-consumers": python_consumers.run,
+    "spark-source": spark.run_source,
+    "spark-sink": spark.run_sink,
+    "spark-latency": spark.run_latency,
 }
 # With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {

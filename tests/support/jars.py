@@ -46,6 +46,10 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.slf4j", "slf4j-nop", "1.7.36"),
     ),
 }
+# What only single tests need.
+MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
+    "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
+}
 
 
 class JavaMissing(RuntimeError):
@@ -81,7 +85,7 @@ def _require(*commands: str) -> None:
 
 def class_path(name: str) -> str:
     """The class path by that name, jars separated by colons."""
-    artifacts = CLASS_PATHS[name]
+    artifacts = (CLASS_PATHS | MORE_CLASS_PATHS)[name]
     key = hashlib.sha256(repr(artifacts).encode()).hexdigest()[:12]
     CACHE.mkdir(parents=True, exist_ok=True)
     cached = CACHE / f"{name}-{key}.classpath"

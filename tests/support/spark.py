@@ -57,7 +57,7 @@ def start(writer: Any, attempts: int = 5) -> Any:
     which a busy machine may not have: that alone is tried again."""
     while True:
         query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
+        while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):
             time.sleep(0.05)
         error = None if query.isActive else query.exception()
         attempts -= 1

@@ -142,11 +142,10 @@ def main() -> None:
     spark = start_session(Path(folder) / "spark", master="local[10,4]")
     spark.dataSource.register(spark_crash.CrashingSource)
     queries = [start(query_of(spark, servers, Path(folder), source, stage)) for stage in stages]
-    (Path(folder) / "started").touch()
     while True:
         for query in queries:
             if query.exception() is not None:
-                print(query.exception(), flush=True)
+                sys.exit(f"{query.exception()}")
         time.sleep(1)
 
 

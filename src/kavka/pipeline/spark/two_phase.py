@@ -65,6 +65,7 @@ _NOT_OPEN = frozenset(
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     }
 )
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
 @dataclass(frozen=True)
@@ -343,23 +344,39 @@ _drivers: dict[tuple[int, str, tuple[tuple[str, str], ...]], Driver] = {}
 
 
 def commit_stream(options: SinkOptions, batch: int, reports: Sequence[Report]) -> None:
-    """Spark keeps the process that commits: the next batch finds connections and producer there."""
+    """Spark keeps the processes that commit: the next batch finds connections and producer there. With several queries
+    it has several such processes, and gives the next batch to any of them: the one that has it then fences the one that
+    had the last, whose producer is of no use afterwards."""
     if not reports:
         return
     attempt = reports[0].attempt
     key = os.getpid(), attempt.query, tuple(sorted(options.client.items()))
     driver = _drivers.get(key)
-    if driver is not None and driver.run != attempt.run:
-        driver.close()
-        driver = None
-    if driver is None:
-        driver = _drivers[key] = Driver(options, attempt.query, attempt.run)
+    if driver is not None and driver.run == attempt.run:
+        try:
+            driver.commit(batch, reports)
+            return
+        except KafkaError as error:
+            _forget(key, driver)
+            last = Decisions(options).last(attempt.query) if error.code in _FENCED else None
+            if last is None or last.run != attempt.run:
+                raise
+        except BaseException:
+            _forget(key, driver)
+            raise
+    elif driver is not None:
+        _forget(key, driver)
+    driver = _drivers[key] = Driver(options, attempt.query, attempt.run)
     try:
         driver.commit(batch, reports)
     except BaseException:
-        del _drivers[key]
-        driver.close()
+        _forget(key, driver)
         raise
+
+
+def _forget(key: tuple[int, str, tuple[tuple[str, str], ...]], driver: Driver) -> None:
+    _drivers.pop(key, None)
+    driver.close()
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[Report]) -> None:

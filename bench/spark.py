@@ -1,0 +1,120 @@
+"""Our source and sink on Spark 4.3 beside Spark 4.0.0 with its own connector, on one broker of ours.
+
+    python -m bench --only spark-source --only spark-sink --only spark-latency [--records 2000000] [--pairs 5]
+
+Each figure is that of a process of Spark's own; the rounds in it are one after the other, and the first, in which the
+JVM is cold, does not count. The connector of 4.3 cannot be had, so that of 4.0.0 is what there is to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.measure import Options, Row
+from bench.python_clients import ClientRow
+from tests.support import spark40
+
+JOBS = Path(__file__).parent / "spark_jobs.py"
+PER_PROCESS = 4
+CONNECTOR = f"the connector of Spark {spark40.VERSION}"
+
+
+def run_source(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    with Broker() as broker:
+        fill(broker.bootstrap_servers, "read", options.records)
+        rows: list[Row] = []
+        for tasks in ("1", "2"):
+            pairs = [
+                _pair("source", broker.bootstrap_servers, ["read", str(options.records), tasks])
+                for _ in range(options.pairs)
+            ]
+            rows.append(ClientRow(f"source: 1000 B to nowhere, {tasks} task(s)", "records/s", pairs, "≥ 1.0 ×", 1.0))
+        return rows
+
+
+def run_sink(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    rows: list[Row] = []
+    for name, form, bar in (("at least once", "false", 0.7), ("exactly once", "true", 0.5)):
+        pairs = []
+        for index in range(options.pairs):
+            with Broker() as broker:
+                arguments = [f"out{index}", str(options.records), form]
+                pairs.append(_pair("sink", broker.bootstrap_servers, arguments))
+        rows.append(ClientRow(f"sink: 1000 B, one task, {name}", "records/s", pairs, f"≥ {bar} ×", bar))
+    return rows
+
+
+def run_latency(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    pairs: list[tuple[float, float]] = []
+    with Broker() as broker:
+        for index in range(options.pairs):
+            topics = [f"in{index}", f"out{index}"]
+            with _trickle(broker.bootstrap_servers, topics[0]):
+                pairs.append(_pair("latency", broker.bootstrap_servers, topics, rounds=100))
+    return [ClientRow("micro-batch, topic to topic, p50", "ms", pairs, "≤ 1.5 ×", at_most=1.5)]
+
+
+def fill(servers: str, topic: str, count: int) -> None:
+    from kavka import Producer
+
+    value = os.urandom(500).hex().encode()
+    with Producer(bootstrap_servers=servers, batch_max_bytes=0, linger_ms=50) as producer:
+        for _ in range(count):
+            producer.send(topic, value)
+
+
+@contextmanager
+def _trickle(servers: str, topic: str) -> Iterator[None]:
+    """A record every 5 ms."""
+    from kavka import Producer
+
+    stop = threading.Event()
+
+    def work() -> None:
+        with Producer(bootstrap_servers=servers, linger_ms=0) as producer:
+            while not stop.wait(0.005):
+                producer.send(topic, b"a line of text")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _pair(job: str, servers: str, arguments: list[str], rounds: int = PER_PROCESS) -> tuple[float, float]:
+    ours = _measure([sys.executable], "kavka", "", job, servers, arguments, rounds)
+    more = [*arguments[:-1], "false"] if job == "sink" else arguments
+    theirs = _measure([str(spark40.python())], "kafka", ",".join(spark40.connector()), job, servers, more, rounds)
+    print(f"  {job} {' '.join(arguments)}: ours {ours:,.0f}, {CONNECTOR} {theirs:,.0f}", flush=True)
+    return ours, theirs
+
+
+def _measure(
+    interpreter: list[str], form: str, jars: str, job: str, servers: str, arguments: list[str], rounds: int
+) -> float:
+    """The median of the rounds but the first."""
+    hidden = ("PYSPARK_PYTHON", "SPARK_HOME", *(() if form == "kavka" else ("PYTHONPATH",)))
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    argv = [*interpreter, str(JOBS), job, form, jars, servers, str(rounds), *arguments]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr[-3000:]}")
+    found = sorted(json.loads(lines[0][7:])[1:])
+    return float(found[len(found) // 2])
