@@ -54,9 +54,7 @@ class Counter:
 
 
 def counting(kind: str) -> Topology:
-    store = Stores.key_value_store_builder(
-        Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long()
-    )
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long())
     return (
         Topology()
         .add_source("source", "in")
@@ -271,12 +269,10 @@ def test_a_full_buffer_that_may_not_emit_ends_the_stream() -> None:
             source.pipe_input("b", "1", 0)
 
 
-
-
 def test_the_plan_shuffles_where_it_can_and_names_topics_where_it_must() -> None:
     builder = StreamsBuilder()
-    counts = builder.stream("in").group_by(lambda key, value: value, Grouped.as_("words")).count(
-        Materialized.as_("counts")
+    counts = (
+        builder.stream("in").group_by(lambda key, value: value, Grouped.as_("words")).count(Materialized.as_("counts"))
     )
     counts.group_by(lambda key, count: (str(count), key)).count(Materialized.as_("by-count")).to_stream().to(
         "out", Produced.with_(Serdes.String(), Serdes.Long())

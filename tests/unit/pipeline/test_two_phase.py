@@ -1,0 +1,163 @@
+"""What the driver of an exactly-once sink refuses to commit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.client.admin.base import AdminError
+from kavka.client.types import PreparedTransaction
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.pipeline.spark import two_phase
+from kavka.pipeline.spark.decisions import Decision, TaskEntry
+from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.options import sink_options
+from kavka.pipeline.spark.two_phase import Attempt, Driver, Report
+
+OPTIONS = sink_options({"kafka.bootstrap.servers": "localhost:1", "topic": "t", "exactlyOnce": "true"})
+
+
+class Cluster:
+    """In place of an admin client and of the writer of decisions: what was asked of them, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.closed: set[str] = set()
+        self.aborted: set[str] = set()
+
+    def describe_transactions(self, names: Any) -> dict[str, Any]:
+        self.calls.append(("describe", sorted(names)))
+        return {
+            name: SimpleNamespace(
+                state="CompleteAbort" if name in self.closed else "Ongoing", producer_id=1, producer_epoch=0
+            )
+            for name in names
+        }
+
+    def end_transactions(self, prepared: Any, commit: bool = True) -> None:
+        names = [one.transactional_id for one in prepared]
+        self.calls.append(("commit" if commit else "abort", names))
+        lost = {name: KafkaError(ErrorCode.PRODUCER_FENCED) for name in names if commit and name in self.aborted}
+        if lost:
+            raise AdminError(lost, {})
+
+    def list_transactions(self, states: Any) -> list[Any]:
+        return [SimpleNamespace(transactional_id=name) for name in ("q-driver", "q-0-3", "other-0-0")]
+
+    def fence_producers(self, names: Any) -> None:
+        self.calls.append(("fence", list(names)))
+
+    def write(self, decision: Decision) -> None:
+        self.calls.append(("decide", decision))
+
+
+def driver_with(last: Decision | None = None) -> tuple[Driver, Cluster]:
+    cluster = Cluster()
+    driver = object.__new__(Driver)
+    driver.__dict__.update(
+        run="run", _options=OPTIONS, _query="q", _admin=cluster, _writer=cluster, _last=last, _is_first=True
+    )
+    return driver, cluster
+
+
+def report(task: int, batch: int = 5, rows: int = 3, seen: str | None = None, kept: bool = False) -> Report:
+    prepared = PreparedTransaction(f"q-{task}-0", 1, 0, True) if rows else None
+    entry = TaskEntry(task, rows, rows * 10, prepared, ("t", 0, 7) if rows else None)
+    return Report(Attempt("q", "run", batch, task, 0), entry, seen, kept)
+
+
+def decided(batch: int, *reports: Report) -> Decision:
+    return Decision("q", "before", batch, f"decision-{batch}", {one.entry.task: one.entry for one in reports})
+
+
+def steps(cluster: Cluster) -> list[str]:
+    return [name for name, _ in cluster.calls]
+
+
+def test_the_decision_stands_between_the_check_and_the_commit_and_leftovers_are_aborted_last() -> None:
+    driver, cluster = driver_with(decided(4, report(0)))
+    driver.commit(5, [report(0), report(1), report(2, rows=0)])
+    assert steps(cluster) == ["describe", "decide", "commit", "fence"]
+    decision = cluster.calls[1][1]
+    assert (decision.batch, decision.run, sorted(decision.tasks)) == (5, "run", [0, 1, 2])
+    assert cluster.calls[2][1] == ["q-0-0", "q-1-0"]
+    assert cluster.calls[3][1] == ["q-0-3"]
+    driver.commit(6, [report(0, 6)])
+    assert steps(cluster)[4:] == ["describe", "decide", "commit"]
+
+
+def test_what_was_committed_before_is_not_committed_again_but_stays_in_the_decision() -> None:
+    driver, cluster = driver_with(decided(5, report(0), report(1)))
+    driver.commit(5, [report(0, seen="decision-5", kept=True), report(1, seen="decision-5")])
+    assert cluster.calls[2] == ("commit", ["q-1-0"])
+    assert sorted(cluster.calls[1][1].tasks) == [0, 1]
+
+
+def test_a_batch_of_which_everything_is_there_needs_no_decision() -> None:
+    driver, cluster = driver_with(decided(5, report(0)))
+    driver.commit(5, [report(0, seen="decision-5", kept=True)])
+    assert steps(cluster) == ["fence"]
+
+
+@pytest.mark.parametrize(
+    ("last", "reports", "said"),
+    [
+        (decided(6, report(0)), [report(0)], "batch 6 of this query was decided by another driver"),
+        (decided(5, report(0)), [report(0)], "another driver decided on batch 5 while this one ran it"),
+        (None, [report(0, seen="x")], "another driver decided on batch 5"),
+        (
+            decided(5, report(0), report(1)),
+            [report(0, seen="decision-5")],
+            "is not the same now that it is run again: it had 2 tasks, and has 1 now",
+        ),
+    ],
+)
+def test_what_somebody_else_decided_is_not_overruled(last: Decision | None, reports: list[Report], said: str) -> None:
+    driver, cluster = driver_with(last)
+    with pytest.raises(PipelineError, match=said):
+        driver.commit(5, reports)
+    assert cluster.calls == [("abort", ["q-0-0"])]
+
+
+def test_nothing_is_decided_when_a_transaction_was_aborted_meanwhile() -> None:
+    driver, cluster = driver_with()
+    cluster.closed = {"q-1-0"}
+    with pytest.raises(PipelineError, match="the transaction of task 1 was aborted before it could be committed"):
+        driver.commit(5, [report(0), report(1)])
+    assert steps(cluster) == ["describe", "abort"]
+
+
+def test_a_transaction_aborted_after_the_decision_is_told_and_those_that_are_there_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, cluster = driver_with()
+    cluster.aborted = {"q-0-0", "q-1-0"}
+    monkeypatch.setattr(two_phase, "_is_in_the_log", lambda options, entry: entry.task == 0)
+    with pytest.raises(PipelineError, match=r"the transactions of tasks 1 were aborted .* start the query again"):
+        driver.commit(5, [report(0), report(1), report(2)])
+
+
+def test_a_task_finds_the_decision_about_its_batch_and_refuses_one_that_is_newer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Decisions:
+        def __init__(self, options: Any) -> None:
+            pass
+
+        def last(self, query: str) -> Decision:
+            asked.append(query)
+            return decided(5, report(0))
+
+    monkeypatch.setattr(two_phase, "Decisions", Decisions)
+    monkeypatch.setattr(two_phase, "_found", {})
+    find = two_phase._decision_for
+    assert find(OPTIONS, Attempt("q", "run", 5, 0, 0)) == decided(5, report(0))
+    assert find(OPTIONS, Attempt("q", "run", 6, 0, 0)) is None
+    assert asked == ["q"]
+    with pytest.raises(PipelineError, match="the checkpoint is older than what is in the topics"):
+        find(OPTIONS, Attempt("q", "next run", 3, 0, 0))
+    assert asked == ["q", "q"]
