@@ -17,7 +17,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast check compile bench chaos gen docs clean
+.PHONY: help setup run test test-fast check compile bench demo chaos gen docs clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3")'
@@ -27,6 +27,7 @@ help:
 	@echo 'make check      ruff, mypy, the layers, generated code'
 	@echo 'make compile    compile the hot parts of the clients in place (after each change of them again)'
 	@echo 'make bench      compare with Apache Kafka'
+	@echo 'make demo       a broker, the word count on Spark and a feeder of text; the counts move'
 	@echo 'make chaos      faults against a cluster under load (ARGS="--faults kill,pause --rounds 20")'
 	@echo 'make gen        write the protocol code again from schemas/'
 	@echo 'make docs       write the references of settings and tools again'
@@ -74,6 +75,9 @@ compile: $(DEV)
 
 bench: compile
 	$(PY) -m bench $(ARGS)
+
+demo: $(DEV)
+	@$(PY) examples/demo.py $(ARGS)
 
 chaos: $(DEV)
 	@$(PY) -m tests.chaos $(ARGS)

@@ -195,8 +195,8 @@ class Source:
     def __init__(self, spec: SourceNode, settings: Settings) -> None:
         self.name = spec.name
         self.children: list[Any] = []
-        self._key: Serde = spec.key_serde or settings.key_serde
-        self._value: Serde = spec.value_serde or settings.value_serde
+        self._key: Serde = (spec.key_serde or settings.key_serde).resolved(settings.key_serde)
+        self._value: Serde = (spec.value_serde or settings.value_serde).resolved(settings.value_serde)
         self._extract = spec.timestamp_extractor or settings.timestamp_extractor
         self._settings = settings
 
@@ -228,8 +228,9 @@ class Sink:
         self.children: list[Any] = []
         self._task = task
         self._topic = spec.topic
-        self._key: Serde = spec.key_serde or task.settings.key_serde
-        self._value: Serde = spec.value_serde or task.settings.value_serde
+        default_key, default_value = task.settings.key_serde, task.settings.value_serde
+        self._key: Serde = (spec.key_serde or default_key).resolved(default_key)
+        self._value: Serde = (spec.value_serde or default_value).resolved(default_value)
         self._partitioner = spec.partitioner
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:

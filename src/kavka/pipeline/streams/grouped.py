@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.streams import aggregates
@@ -11,7 +12,7 @@ from kavka.pipeline.streams.aggregates import AggregateStep
 from kavka.pipeline.streams.builder import table_store
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.options import Materialized, Named
-from kavka.pipeline.streams.serdes import Serde, Serdes, WindowedSerdes, change_serde
+from kavka.pipeline.streams.serdes import AroundDefault, Serde, Serdes, WindowedSerdes, change_serde
 from kavka.pipeline.streams.stores import SESSION, WINDOW, StoreBuilder
 from kavka.pipeline.streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 
@@ -179,7 +180,8 @@ class TimeWindowedKStream(_Groups):
         )
         factory = aggregates.SlidingAggregate if sliding else aggregates.WindowAggregate
         step = AggregateStep(name, factory, windows, initializer, aggregator)
-        serde = kept.key_serde and WindowedSerdes.time_windowed_serde_from(kept.key_serde, windows.size)
+        windowed = partial(WindowedSerdes.time_windowed_serde_from, window_size=windows.size)
+        serde = AroundDefault(windowed) if kept.key_serde is None else windowed(kept.key_serde)
         return self._aggregated(prefix, named, store, step, serde, windows.grace)
 
 
@@ -245,7 +247,8 @@ class SessionWindowedKStream(_Groups):
             retention=least if kept.retention is None else kept.retention,
         )
         step = AggregateStep(name, aggregates.SessionAggregate, windows, initializer, aggregator, merger)
-        serde = kept.key_serde and WindowedSerdes.session_windowed_serde_from(kept.key_serde)
+        windowed = WindowedSerdes.session_windowed_serde_from
+        serde = AroundDefault(windowed) if kept.key_serde is None else windowed(kept.key_serde)
         return self._aggregated(prefix, named, store, step, serde, windows.grace + windows.inactivity_gap)
 
 
@@ -297,7 +300,7 @@ class KGroupedTable:
         store = kept.store_name or builder.new_store_name(TABLE_AGGREGATE)
         sink, source = builder.new_name("KSTREAM-SINK-"), builder.new_name("KSTREAM-SOURCE-")
         name = builder.new_name(prefix, named)
-        changes = ChangeOf(self._value_serde)
+        changes = AroundDefault(change_serde) if self._value_serde is None else change_serde(self._value_serde)
         topic = f"{self._name or store}-repartition"
         builder.repartition(self._parent, topic, self._key_serde, changes, (sink, source))
         key_serde, value_serde = kept.key_serde or self._key_serde, kept.value_serde or value_serde
@@ -305,7 +308,3 @@ class KGroupedTable:
         step = AggregateStep(store, aggregates.TableAggregate, *functions)
         builder.add_processor(name, step.node, (source,), (store,))
         return KTable(builder, name, step, key_serde, value_serde)
-
-
-def ChangeOf(serde: Serde | None) -> Serde:
-    return change_serde(serde or Serdes.String())

@@ -32,8 +32,27 @@ class Serde:
     def deserialize(self, data: bytes | None) -> Any:
         return None if data is None else self._read(data)
 
+    def resolved(self, default: Serde) -> Serde:
+        """The serde to use, where the application's default is this one."""
+        return self
+
     def __repr__(self) -> str:
         return self.name
+
+
+class AroundDefault(Serde):
+    """Made of the application's default, which is not known before the application is."""
+
+    def __init__(self, wrap: Callable[[Serde], Serde]) -> None:
+        super().__init__("a serde around the default", _not_yet, _not_yet)
+        self._wrap = wrap
+
+    def resolved(self, default: Serde) -> Serde:
+        return self._wrap(default)
+
+
+def _not_yet(value: Any) -> Any:
+    raise TypeError("the default serde is not known yet")
 
 
 def _text(value: Any) -> bytes:

@@ -56,7 +56,8 @@ class StoreBuilder:
         return self
 
     def build(self, key_default: Serde, value_default: Serde) -> Store:
-        return _KINDS[self.kind](self, self.key_serde or key_default, self.value_serde or value_default)
+        key_serde, value_serde = self.key_serde or key_default, self.value_serde or value_default
+        return _KINDS[self.kind](self, key_serde.resolved(key_default), value_serde.resolved(value_default))
 
 
 class Stores:

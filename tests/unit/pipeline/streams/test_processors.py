@@ -300,3 +300,20 @@ def test_joined_topics_must_have_as_many_partitions() -> None:
     builder.stream("a").join(builder.table("b"), lambda x, y: x).to("out")
     with pytest.raises(TopologyException, match="a has 2, b has 3"):
         make_plan(builder.build(), {"a": 2, "b": 3}, 2)
+
+
+def test_windowed_keys_and_changes_are_written_with_the_defaults() -> None:
+    builder = StreamsBuilder()
+    windows = TimeWindows.of_size_with_no_grace(10)
+    builder.stream("in").group_by_key().windowed_by(windows).count().to_stream().to("windowed")
+    builder.table("table").group_by(lambda key, value: (key % 2, value)).reduce(
+        lambda one, two: one + two, lambda one, two: one - two
+    ).to_stream().to("sums")
+    numbers = {"default.key.serde": "Integer", "default.value.serde": "Long"}
+    with TopologyTestDriver(builder.build(), numbers) as driver:
+        driver.create_input_topic("in").pipe_input(7, 1, 25)
+        serde = WindowedSerdes.time_windowed_serde_from(Serdes.Integer(), 10)
+        found = driver.create_output_topic("windowed", serde).read_key_value()
+        assert found == (Windowed(7, TimeWindow(20, 30)), 1)
+        driver.create_input_topic("table").pipe_key_value_list([(1, 10), (3, 5), (1, 20)])
+        assert driver.create_output_topic("sums").read_key_values_to_list() == [(1, 10), (1, 15), (1, 25)]
