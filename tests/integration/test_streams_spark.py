@@ -15,7 +15,16 @@ import pytest
 
 from kavka import Admin, Consumer, NewTopic, Producer
 from kavka.common.types import TopicPartition
-from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
+from kavka.streams import (
+    KafkaStreams,
+    Produced,
+    PunctuationType,
+    Record,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    Topology,
+)
 from tests.support import streams_cases
 from tests.support.processes import wait_until
 from tests.support.targets import Target
@@ -144,6 +153,48 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
             pairs = zip(found, expected, strict=False)
             wrong[name] = (len(found), len(expected), [pair for pair in pairs if pair[0] != pair[1]][:1])
     assert not wrong
+
+
+class Telling:
+    """Counts by key in a store, and tells all counts every second of the wall clock."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store("counts")
+        context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
+
+    def tell(self, timestamp: int) -> None:
+        for key, count in self.store.all():
+            self.context.forward(Record(key, str(count), timestamp))
+
+
+def test_a_processor_is_called_by_the_wall_clock_without_new_records(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    output = f"{topic}-out"
+    admin.create_topics([NewTopic(topic, 1), NewTopic(output, 1)])
+    fill(target, topic, [(b"a", b"x", 1000), (b"b", b"x", 1000), (b"a", b"x", 1000)])
+    counts = Stores.key_value_store_builder(
+        Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long()
+    )
+    topology = (
+        Topology()
+        .add_source("source", topic)
+        .add_processor("telling", Telling, "source")
+        .add_state_store(counts, "telling")
+        .add_sink("sink", output, "telling")
+    )
+    with KafkaStreams(topology, config(target, f"app-{topic}", tmp_path), spark) as streams:
+
+        def told() -> int:
+            assert streams.state() == "RUNNING", streams.exception()
+            return len([one for one in read_all(target, output) if (one.key, one.value) == (b"a", b"2")])
+
+        wait_until(lambda: told() >= 2, timeout=200, what="two punctuations", interval=0.5)
+    assert (b"b", b"1") in {(one.key, one.value) for one in read_all(target, output)}
 
 
 @pytest.mark.timeout(600)
