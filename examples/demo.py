@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -54,9 +53,11 @@ def main() -> int:
         finally:
             if job.poll() is None:
                 subprocess.run([*kavka, "stop"], env=environment, check=False)
-            if job.poll() is None:
-                job.send_signal(signal.SIGKILL)
-            job.wait()
+            try:
+                job.wait(60)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                job.wait()
         if job.returncode:
             print(Path(folder, "job.log").read_text()[-2000:], file=sys.stderr)
         return job.returncode

@@ -18,8 +18,6 @@ from kavka.common.types import TopicPartition
 from kavka.streams import (
     KafkaStreams,
     Produced,
-    PunctuationType,
-    Record,
     Serdes,
     Stores,
     StreamsBuilder,
@@ -155,22 +153,6 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
     assert not wrong
 
 
-class Telling:
-    """Counts by key in a store, and tells all counts every second of the wall clock."""
-
-    def init(self, context: Any) -> None:
-        self.context = context
-        self.store = context.get_state_store("counts")
-        context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
-
-    def process(self, record: Record) -> None:
-        self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
-
-    def tell(self, timestamp: int) -> None:
-        for key, count in self.store.all():
-            self.context.forward(Record(key, str(count), timestamp))
-
-
 def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
@@ -183,7 +165,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     topology = (
         Topology()
         .add_source("source", topic)
-        .add_processor("telling", Telling, "source")
+        .add_processor("telling", streams_cases.Telling, "source")
         .add_state_store(counts, "telling")
         .add_sink("sink", output, "telling")
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from kavka import streams
 from kavka.pipeline.streams.topology import SinkNode, SourceNode
 from kavka.streams import (
     Branched,
@@ -13,6 +14,7 @@ from kavka.streams import (
     JoinWindows,
     Materialized,
     Named,
+    PunctuationType,
     Repartitioned,
     SessionWindows,
     SlidingWindows,
@@ -24,6 +26,7 @@ from kavka.streams import (
     Windowed,
 )
 
+StreamRecord = streams.Record
 Record = tuple[str, str, str | None, int]
 
 
@@ -259,3 +262,19 @@ def in_time(records: list[Record]) -> list[Record]:
         topic = min((t for t in queues if queues[t]), key=lambda t: (queues[t][0][3], t))
         found.append(queues[topic].pop(0))
     return found
+
+
+class Telling:
+    """Counts by key in a store, and tells all counts every second of the wall clock."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store("counts")
+        context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
+
+    def process(self, record: StreamRecord) -> None:
+        self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
+
+    def tell(self, timestamp: int) -> None:
+        for key, count in self.store.all():
+            self.context.forward(StreamRecord(key, str(count), timestamp))
