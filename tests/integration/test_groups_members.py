@@ -148,12 +148,19 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_noti
     first = join(client, instance_id="one")
     second = join(client, instance_id="two")
     wait_for_split([first, second], PARTITIONS)
-    mine = second.partitions
-    time.sleep(1)
-    changes = first.changes
-    second.crash()
-    again = join(client, instance_id="two")
-    wait_until(lambda: again.look().partitions == mine, timeout=30, what="the same partitions again")
+    member = second
+    for _ in range(4):
+        mine = member.partitions
+        time.sleep(1)
+        changes = first.changes
+        member.crash()
+        crashed = time.monotonic()
+        member = join(client, instance_id="two")
+        wait_for_split([first, member], PARTITIONS, timeout=60)
+        # On a machine so busy that the new process came after the session was over, nothing is shown: once more.
+        if time.monotonic() - crashed < SESSION / 1000:
+            break
+    assert member.partitions == mine
     time.sleep(SESSION / 1000)
     assert first.changes == changes, "the other member has seen no rebalance"
 
