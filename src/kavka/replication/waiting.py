@@ -8,6 +8,7 @@ thread touches any of this.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,8 +29,8 @@ class AppendWaiter(Protocol):
         """The partition can no longer say."""
 
 
-class ProduceWaiter:
-    """Completes with the response when every partition of the request has what its acks ask for.
+class _ResponseWaiter(ABC):
+    """Completes with the response when every partition of the request has come to what it waits for there.
 
     A partition that fails meanwhile, or is not there when the time is up, gets its error code in the response.
     """
@@ -39,34 +40,32 @@ class ProduceWaiter:
     def __init__(self, response: Any) -> None:
         self.response = response
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # A request may name a partition more than once.
-        self._left: dict[Partition, list[tuple[int, bool, Any]]] = {}
+        # A request may name a partition more than once. The last of each tuple is the partition's part of the response.
+        self._left: dict[Partition, list[tuple[Any, ...]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, partition: Partition, end_offset: int, acks_all: bool, answer: Any) -> None:
-        """Wait until `partition` has committed (acks=all) or flushed what lies before `end_offset`."""
-        self._left.setdefault(partition, []).append((end_offset, acks_all, answer))
+    def _wait_at(self, partition: Partition, *wanted: Any) -> None:
+        self._left.setdefault(partition, []).append(wanted)
         partition.produce_waiters.add(self)
 
     def start(self, timeout_ms: int) -> asyncio.Future[Any]:
-        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, self._expire)
         self.future.add_done_callback(self._on_done)
         return self.future
 
+    @abstractmethod
     def check(self, partition: Partition) -> None:
-        wanted = self._left.get(partition)
-        if wanted is not None and all(partition.has(end_offset, acks_all) for end_offset, acks_all, _ in wanted):
-            if len(partition.maximal_isr) < partition.min_isr:
-                for _, acks_all, answer in wanted:
-                    if acks_all:
-                        _set_error(answer, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            self._finish(partition)
+        """Something moved there: `_finish` where all that is waited for has come."""
+
+    @abstractmethod
+    def _refuse(self, answer: Any, code: ErrorCode) -> None:
+        """Put the error into a partition's part of the response."""
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
         wanted = self._left.get(partition)
         if wanted is not None:
-            for _, _, answer in wanted:
-                _set_error(answer, code)
+            for *_, answer in wanted:
+                self._refuse(answer, code)
             self._finish(partition)
 
     def _finish(self, partition: Partition) -> None:
@@ -77,8 +76,8 @@ class ProduceWaiter:
 
     def _expire(self) -> None:
         for wanted in self._left.values():
-            for _, _, answer in wanted:
-                _set_error(answer, ErrorCode.REQUEST_TIMED_OUT)
+            for *_, answer in wanted:
+                self._refuse(answer, ErrorCode.REQUEST_TIMED_OUT)
         self._detach()
         self._complete()
 
@@ -100,26 +99,39 @@ class ProduceWaiter:
             self.future.set_result(self.response)
 
 
-class DeletionWaiter:
-    """Completes with the response when all replicas of every partition have deleted what was asked for."""
+class ProduceWaiter(_ResponseWaiter):
+    """Waits until every partition has what the request's acks ask for."""
 
-    __slots__ = ("_left", "_timer", "future", "response")
+    __slots__ = ()
 
-    def __init__(self, response: Any) -> None:
-        self.response = response
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._left: dict[Partition, list[tuple[int, Any]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+    def add(self, partition: Partition, end_offset: int, acks_all: bool, answer: Any) -> None:
+        """Wait until `partition` has committed (acks=all) or flushed what lies before `end_offset`."""
+        self._wait_at(partition, end_offset, acks_all, answer)
+
+    def check(self, partition: Partition) -> None:
+        wanted = self._left.get(partition)
+        if wanted is not None and all(partition.has(end_offset, acks_all) for end_offset, acks_all, _ in wanted):
+            if len(partition.maximal_isr) < partition.min_isr:
+                for _, acks_all, answer in wanted:
+                    if acks_all:
+                        self._refuse(answer, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self._finish(partition)
+
+    def _refuse(self, answer: Any, code: ErrorCode) -> None:
+        answer.error_code = int(code)
+        answer.base_offset = -1
+        answer.log_append_time_ms = -1
+        answer.log_start_offset = -1
+
+
+class DeletionWaiter(_ResponseWaiter):
+    """Waits until all replicas of every partition have deleted what was asked for."""
+
+    __slots__ = ()
 
     def add(self, partition: Partition, offset: int, answer: Any) -> None:
         """Wait until the low watermark of `partition` is at `offset`; `answer` is its part of the response."""
-        self._left.setdefault(partition, []).append((offset, answer))
-        partition.produce_waiters.add(self)
-
-    def start(self, timeout_ms: int) -> asyncio.Future[Any]:
-        self._timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, self._expire)
-        self.future.add_done_callback(self._on_done)
-        return self.future
+        self._wait_at(partition, offset, answer)
 
     def check(self, partition: Partition) -> None:
         reached = partition.low_watermark if partition.log is not None else -1
@@ -129,50 +141,11 @@ class DeletionWaiter:
                 answer.low_watermark = reached
             self._finish(partition)
 
-    def fail(self, partition: Partition, code: ErrorCode) -> None:
-        wanted = self._left.get(partition)
-        if wanted is not None:
-            for _, answer in wanted:
-                answer.error_code = int(code)
-                answer.low_watermark = -1
-            self._finish(partition)
-
-    def _finish(self, partition: Partition) -> None:
-        del self._left[partition]
-        partition.produce_waiters.discard(self)
-        if not self._left:
-            self._complete()
-
-    def _expire(self) -> None:
-        for wanted in self._left.values():
-            for _, answer in wanted:
-                answer.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
-        self._detach()
-        self._complete()
-
-    def _on_done(self, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
-            self._detach()
-
-    def _detach(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for partition in self._left:
-            partition.produce_waiters.discard(self)
-        self._left.clear()
-
-    def _complete(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.future.done():
-            self.future.set_result(self.response)
-
-
-def _set_error(answer: Any, code: ErrorCode) -> None:
-    answer.error_code = int(code)
-    answer.base_offset = -1
-    answer.log_append_time_ms = -1
-    answer.log_start_offset = -1
+    def _refuse(self, answer: Any, code: ErrorCode) -> None:
+        answer.error_code = int(code)
+        # When the time is up, the answer says how far the leader is.
+        if code is not ErrorCode.REQUEST_TIMED_OUT:
+            answer.low_watermark = -1
 
 
 class FetchWaiter:

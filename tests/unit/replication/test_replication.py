@@ -472,7 +472,8 @@ def test_a_new_partition_does_not_wait_for_the_fetch_that_is_held_for_the_others
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
-        await world.caught_up()
+        fetcher = world.nodes[1].replicas.fetchers[0]
+        await world.until(lambda: world.log(1).end_offset == 1 and fetcher._asked is not None)
         begun = asyncio.get_running_loop().time()
         await world.elect(0)  # a new epoch, for which the follower has to begin anew
         assert (await world.committed()).error_code == 0

@@ -61,10 +61,12 @@ class _Groups:
         return KTable(builder, name, step, key_serde, store.value_serde, grace)
 
 
-class KGroupedStream(_Groups):
+class _Aggregations(_Groups):
+    """The three ways to aggregate, alike for a key and for a key in a window."""
+
     def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
         named, materialized = _either(named, materialized)
-        return self._by_key(
+        return self._kept_in_a_table(
             AGGREGATE, aggregates.zero, aggregates.plus_one, materialized, named, Serdes.Long()
         )
 
@@ -74,7 +76,7 @@ class KGroupedStream(_Groups):
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        return self._by_key(
+        return self._kept_in_a_table(
             REDUCE, None, aggregates.Reducer(reducer), materialized, named, self._value_serde
         )
 
@@ -86,8 +88,21 @@ class KGroupedStream(_Groups):
         named: Named | None = None,
     ) -> KTable:
         """`aggregator(key, value, aggregate)` gives the new aggregate."""
-        return self._by_key(AGGREGATE, initializer, aggregator, materialized, named, None)
+        return self._kept_in_a_table(AGGREGATE, initializer, aggregator, materialized, named, None)
 
+    def _kept_in_a_table(
+        self,
+        prefix: str,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[[Any, Any, Any], Any],
+        materialized: Materialized | None,
+        named: Named | None,
+        value_serde: Serde | None,
+    ) -> KTable:
+        raise NotImplementedError
+
+
+class KGroupedStream(_Aggregations):
     def windowed_by(
         self, windows: TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
     ) -> TimeWindowedKStream | SessionWindowedKStream:
@@ -98,7 +113,7 @@ class KGroupedStream(_Groups):
             return TimeWindowedKStream(windows, *groups)
         raise TopologyException(f"a stream cannot be windowed by {windows!r}")
 
-    def _by_key(
+    def _kept_in_a_table(
         self,
         prefix: str,
         initializer: Callable[[], Any] | None,
@@ -120,37 +135,12 @@ def _either(named: Any, materialized: Any) -> tuple[Named | None, Materialized |
     return named, materialized
 
 
-class TimeWindowedKStream(_Groups):
+class TimeWindowedKStream(_Aggregations):
     def __init__(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows, *groups: Any) -> None:
         super().__init__(*groups)
         self._windows = windows
 
-    def count(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
-        named, materialized = _either(named, materialized)
-        return self._in_windows(
-            AGGREGATE, aggregates.zero, aggregates.plus_one, materialized, named, Serdes.Long()
-        )
-
-    def reduce(
-        self,
-        reducer: Callable[[Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
-    ) -> KTable:
-        return self._in_windows(
-            REDUCE, None, aggregates.Reducer(reducer), materialized, named, self._value_serde
-        )
-
-    def aggregate(
-        self,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        materialized: Materialized | None = None,
-        named: Named | None = None,
-    ) -> KTable:
-        return self._in_windows(AGGREGATE, initializer, aggregator, materialized, named, None)
-
-    def _in_windows(
+    def _kept_in_a_table(
         self,
         prefix: str,
         initializer: Callable[[], Any] | None,
