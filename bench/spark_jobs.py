@@ -87,6 +87,8 @@ def latency(form, jars, servers, rounds, source_topic, sink_topic):
     found, last = [], -1
     print("READY", flush=True)
     while len(found) < rounds + 10:
+        if query.exception() is not None:
+            sys.exit(str(query.exception()))
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != last and progress["numInputRows"]:
             last = progress["batchId"]

@@ -149,6 +149,33 @@ def test_a_stream_goes_on_after_its_checkpoint_in_batches_of_the_size_wanted(
     assert seen[3:] == [(3, [100])]
 
 
+def test_a_first_batch_that_is_run_again_begins_where_it_began(
+    spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(topic, range(5))
+    source = stream(spark, target, subscribe=topic)
+    seen: list[list[int]] = []
+
+    def keep(frame: Any, batch_id: int) -> None:
+        values = sorted(int(row.value) for row in frame.collect())
+        seen.append(values)
+        if len(seen) == 1:
+            raise RuntimeError("the first batch fails")
+
+    def run() -> Any:
+        return start_query(source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "cp")))
+
+    # Spark runs a first batch even if there is nothing to read yet.
+    with pytest.raises(Exception, match="the first batch fails"):
+        run().awaitTermination(60)
+    fill(topic, [5, 6])
+    query = run()
+    query.processAllAvailable()
+    query.stop()
+    assert seen == [[], [], [5, 6]]
+
+
 def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_beginning(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
 ) -> None:

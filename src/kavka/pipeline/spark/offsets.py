@@ -2,6 +2,9 @@
 
 In Spark's checkpoint they are {"topic": {"0": 23}}, as Spark's own Kafka source writes them, with topics and partitions
 in order: Spark compares offsets as text.
+
+The end of a stream's first batch also has, under "$initial", where that batch begins. Spark asks for the beginning
+again when it runs the first batch again after a crash; with startingOffsets=latest the answer would be another then.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import PipelineError
 
 Offsets = Mapping[TopicPartition, int]
+
+# No topic can have such a name.
+INITIAL = "$initial"
 
 
 class Range(NamedTuple):
@@ -45,6 +51,7 @@ def from_checkpoint(value: Any) -> dict[TopicPartition, int]:
         return {
             TopicPartition(topic, int(partition)): int(offset)
             for topic, by_partition in value.items()
+            if topic != INITIAL
             for partition, offset in by_partition.items()
         }
     except (AttributeError, TypeError, ValueError):

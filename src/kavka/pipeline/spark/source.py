@@ -38,7 +38,7 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
-from kavka.pipeline.spark.offsets import Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
+from kavka.pipeline.spark.offsets import INITIAL, Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
 from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster: SourceCluster | None = None
+        self._initial: dict[str, Any] | None = None
+        self._begun = False
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
@@ -182,8 +184,11 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         with one_clear_line():
-            partitions = self.cluster.partitions()
-            return to_checkpoint(self.cluster.resolve(self._options.starting, partitions, "startingOffsets"))
+            if self._initial is None:
+                partitions = self.cluster.partitions()
+                found = self.cluster.resolve(self._options.starting, partitions, "startingOffsets")
+                self._initial = to_checkpoint(found)
+            return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets is not None:
@@ -203,7 +208,12 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark asks only when everything before `start` is done, and as often as it triggers. Its `commit` comes
             # later: when there is a next batch.
             self._tell_group(begin)
-            return to_checkpoint(self._end_after(begin, limit))
+            end = to_checkpoint(self._end_after(begin, limit))
+            if start == self._initial and not self._begun:
+                # The first batch, which Spark runs even if there is nothing in it.
+                return {**end, INITIAL: start}
+            # Exactly as it was given where nothing is new: anything else is a new batch to Spark.
+            return start if end == to_checkpoint(begin) else end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else to_checkpoint(self._latest)
@@ -214,8 +224,11 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with one_clear_line():
+            self._begun = True
+            if start == end:
+                return []
             options = self._options
-            begin, until = from_checkpoint(start), from_checkpoint(end)
+            begin, until = from_checkpoint(end.get(INITIAL, start)), from_checkpoint(end)
             begin = self._with_new_partitions(begin, until)
             for tp, offset in until.items():
                 if offset < begin[tp]:
