@@ -10,6 +10,7 @@ import confluent_kafka as ck
 import pytest
 
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kavka.common.errors import KafkaError
 from tests.support.cluster import KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
@@ -47,8 +48,14 @@ def describe(cluster: KavkaCluster, topic: str) -> dict[int, tuple[int, set[int]
 
 
 def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> None:
+    def is_full() -> bool:
+        try:
+            return all(len(isr) == replicas for _, isr in describe(cluster, topic).values())
+        except KafkaError:
+            return False  # the broker that was asked has not heard of the topic yet
+
     wait_until(
-        lambda: all(len(isr) == replicas for _, isr in describe(cluster, topic).values()),
+        is_full,
         timeout=60,
         what=f"all replicas of {topic} in sync",
         interval=0.2,
