@@ -15,9 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from kavka import Consumer  # noqa: E402
 from tests.support import jars, targets  # noqa: E402
 from tests.support.java_client import JavaClient  # noqa: E402
 from tests.support.missing import need_command, skip_loudly  # noqa: E402
+from tests.support.our_consumer import group_overrides  # noqa: E402
 from tests.support.tools import ApacheTools  # noqa: E402
 
 # The option is only known to runs that name this folder; the variable works for all.
@@ -104,6 +106,37 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield broker
     finally:
         broker.close()
+
+
+@pytest.fixture(scope="module")
+def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker of the module's own, whose groups do not wait for more members."""
+    broker = targets.start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
+    try:
+        yield broker.bootstrap_servers
+        assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def make(servers: str) -> Iterator[Callable[..., Consumer]]:
+    """Consumers of `servers` that are closed at the end of the test."""
+    made: list[Consumer] = []
+
+    def one(**settings: Any) -> Consumer:
+        consumer = Consumer(bootstrap_servers=servers, **settings)
+        made.append(consumer)
+        return consumer
+
+    yield one
+    for consumer in made:
+        consumer.close(5)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="session")

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kavka import Admin, Consumer, Producer, aio
 from kavka.parallel import ConsumerThreads, HandlerPool
-from tests.support.our_consumer import group_overrides
-from tests.support.targets import Target, start_target
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 DOCUMENTS = ("producer.md", "consumer.md", "admin.md", "parallel.md", "serializers.md")
-
-
-@pytest.fixture(scope="module")
-def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker whose groups do not wait for more members."""
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
-    try:
-        yield broker.bootstrap_servers
-    finally:
-        broker.close()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,17 +13,7 @@ import pytest
 from kavka import ConcurrentAccess, OffsetAndMetadata, TopicPartition, Wakeup
 from kavka.aio import Consumer
 from kavka.client.errors import ClientClosed, IllegalState
-from tests.support.our_consumer import fill, group_overrides, group_settings, make_topic, numbers
-from tests.support.targets import Target, start_target
-
-
-@pytest.fixture(scope="module")
-def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
-    try:
-        yield broker.bootstrap_servers
-    finally:
-        broker.close()
+from tests.support.our_consumer import fill, group_settings, make_topic, numbers
 
 
 async def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,49 +24,18 @@ from tests.support.our_consumer import (
     Heard,
     fair,
     fill,
-    group_overrides,
     group_settings,
     make_topic,
     numbers,
     poll_until,
     read,
 )
-from tests.support.targets import Target, start_target
 
 Make = Callable[..., Consumer]
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 # In place of a strategy: a group of the new protocol, whose broker assigns.
 NEW = pytest.param(None, marks=pytest.mark.new_groups)
-
-
-@pytest.fixture(scope="module")
-def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
-    try:
-        yield broker.bootstrap_servers
-        assert broker.process.running(), f"the broker has ended: {broker.process.log_tail()}"
-    finally:
-        broker.close()
-
-
-@pytest.fixture
-def make(servers: str) -> Iterator[Make]:
-    made: list[Consumer] = []
-
-    def one(**settings: Any) -> Consumer:
-        consumer = Consumer(bootstrap_servers=servers, **settings)
-        made.append(consumer)
-        return consumer
-
-    yield one
-    for consumer in made:
-        consumer.close(5)
-
-
-@pytest.fixture
-def group() -> str:
-    return f"g-{uuid.uuid4().hex[:8]}"
 
 
 def partitions(topic: str, count: int) -> set[TopicPartition]:

@@ -8,24 +8,13 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kavka import ConfigError, Consumer, ConsumerRecord, Producer, TopicPartition
 from kavka.parallel import ConsumerThreads, HandlerFailed, HandlerPool
-from tests.support.our_consumer import fill, group_overrides, make_topic, numbers
-from tests.support.targets import Target, start_target
-
-
-@pytest.fixture(scope="module")
-def servers(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker: Target = start_target(target_name, tmp_path_factory.mktemp(target_name), group_overrides(target_name))
-    try:
-        yield broker.bootstrap_servers
-    finally:
-        broker.close()
+from tests.support.our_consumer import fill, make_topic, numbers
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kavka.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from kavka.replication.metadata_cache import NO_LEADER, MetadataCache
+from kavka.replication.metadata_cache import MetadataCache
 
 INTERNAL_TOPIC_TIMEOUT_S = 30.0
 USE_DEFAULT = -1
@@ -47,7 +47,7 @@ class TopicCreation:
         ]
         outcomes = await self._create(topics, timeout_s)
         made = [name for name, error in outcomes.items() if error is None]
-        while not all(map(self._has_leaders, made)) and asyncio.get_running_loop().time() < end:
+        while not all(map(self._cache.has_leaders, made)) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_POLL_S)
         return outcomes
 
@@ -61,11 +61,3 @@ class TopicCreation:
             result.name: error_of(result.error_code, result.error_message) if result.error_code else None
             for result in response.topics
         }
-
-    def _has_leaders(self, name: str) -> bool:
-        topic = self._cache.topics.get(name)
-        return (
-            topic is not None
-            and bool(topic.partitions)
-            and all(state.leader > NO_LEADER for state in topic.partitions.values())
-        )

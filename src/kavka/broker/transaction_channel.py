@@ -6,11 +6,11 @@ What one turn of the loop has for a broker goes to it in one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.errors import ErrorCode, KafkaError, known_code
+from kavka.common.types import TopicPartition, by_topic
 from kavka.coordinator.transaction.markers import Done, Marker, Results
 from kavka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -75,7 +75,7 @@ class RemoteTransactions:
                     transaction_result=entry.marker.commit,
                     topics=[
                         WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                        for name, indexes in _by_topic(entry.partitions).items()
+                        for name, indexes in by_topic(entry.partitions).items()
                     ],
                     coordinator_epoch=entry.marker.coordinator_epoch,
                     transaction_version=entry.marker.version,
@@ -87,7 +87,7 @@ class RemoteTransactions:
             response: WriteTxnMarkersResponse = await self._ask(broker_id, request)
             results = [
                 {
-                    TopicPartition(topic.name, partition.partition_index): _code(partition.error_code)
+                    TopicPartition(topic.name, partition.partition_index): known_code(partition.error_code)
                     for topic in marker.topics
                     for partition in topic.partitions
                 }
@@ -119,7 +119,7 @@ class RemoteTransactions:
                 verify_only=not add,
                 topics=[
                     AddPartitionsToTxnTopic(name=name, partitions=indexes)
-                    for name, indexes in _by_topic(partitions).items()
+                    for name, indexes in by_topic(partitions).items()
                 ],
             ),
             asyncio.get_running_loop().create_future(),
@@ -144,7 +144,7 @@ class RemoteTransactions:
                 broker_id, AddPartitionsToTxnRequest(transactions=[q.transaction for q in now.values()])
             )
             if response.error_code:
-                raise KafkaError(_code(response.error_code))
+                raise KafkaError(known_code(response.error_code))
             results = {result.transactional_id: result for result in response.results_by_transaction}
             for name, question in now.items():
                 _answer(question.answer, results.get(name))
@@ -175,13 +175,6 @@ class RemoteTransactions:
         task.add_done_callback(self._sending.discard)
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found
-
-
 def _answer(answer: asyncio.Future[frozenset[TopicPartition]], result: AddPartitionsToTxnResult | None) -> None:
     if answer.done():
         return
@@ -191,17 +184,10 @@ def _answer(answer: asyncio.Future[frozenset[TopicPartition]], result: AddPartit
     missing = set()
     for topic in result.topic_results:
         for partition in topic.results_by_partition:
-            code = _code(partition.partition_error_code)
+            code = known_code(partition.partition_error_code)
             if code in _NOT_IN_IT:
                 missing.add(TopicPartition(topic.name, partition.partition_index))
             elif code is not ErrorCode.NONE:
                 answer.set_exception(KafkaError(code))
                 return
     answer.set_result(frozenset(missing))
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -185,6 +185,14 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 )
 
 
+def known_code(number: int) -> ErrorCode:
+    """The code with this number; one that a newer peer sent and that is not known here is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class KafkaError(Exception):
     """A failure that has a code in Kafka's protocol. `str()` is one line fit to be shown to a user."""
 

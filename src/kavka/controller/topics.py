@@ -29,7 +29,7 @@ from kavka.metadata.store import (
     SetData,
     StoreUnavailable,
 )
-from kavka.replication.metadata_cache import NO_LEADER, MetadataCache
+from kavka.replication.metadata_cache import MetadataCache
 
 USE_DEFAULT = -1
 # More in one request would keep the controller, and on one node the whole broker, busy for minutes.
@@ -93,7 +93,7 @@ class Topics:
             else:
                 outcomes.append(await self._create(topic, validate_only))
         if not validate_only:
-            await self._wait(outcomes, timeout_ms, lambda outcome: self._has_leaders(outcome.name, outcome.partitions))
+            await self._wait(outcomes, timeout_ms, self._is_led)
         return outcomes
 
     async def _create(self, topic: NewTopic, validate_only: bool) -> TopicOutcome:
@@ -183,11 +183,8 @@ class Topics:
             raise _not_controller() from error
         return topic_id
 
-    def _has_leaders(self, name: str, partitions: int) -> bool:
-        topic = self._cache.topics.get(name)
-        if topic is None or len(topic.partitions) < partitions:
-            return False
-        return all(state.leader > NO_LEADER for state in topic.partitions.values())
+    def _is_led(self, outcome: TopicOutcome) -> bool:
+        return self._cache.has_leaders(outcome.name, outcome.partitions)
 
     # ---- delete
 
@@ -238,7 +235,7 @@ class Topics:
             except StoreUnavailable as error:
                 outcomes.append(TopicOutcome(topic.name, self._unavailable(error)))
         if not validate_only:
-            await self._wait(outcomes, timeout_ms, lambda outcome: self._has_leaders(outcome.name, outcome.partitions))
+            await self._wait(outcomes, timeout_ms, self._is_led)
         return outcomes
 
     async def _grow(self, asked: MorePartitions, validate_only: bool) -> None:

@@ -93,13 +93,9 @@ class InternalTopic:
                 log.warning("Cannot make the topic %s: %s", self.name, error.message)
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
         waited = 0.0
-        while not self._has_leaders() and waited < WAIT_FOR_LEADERS_S:
+        while not self._cache.has_leaders(self.name) and waited < WAIT_FOR_LEADERS_S:
             await asyncio.sleep(_POLL_S)
             waited += _POLL_S
-
-    def _has_leaders(self) -> bool:
-        topic = self._cache.topics.get(self.name)
-        return topic is not None and all(state.leader >= 0 for state in topic.partitions.values())
 
     def _made(self, task: asyncio.Task[None]) -> None:
         self._creating = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.consumer import Consumer
@@ -70,6 +72,47 @@ class Handling:
         self.decide(record, error)
         consumer.seek(tp, error.offset + 1)
         return tp, error.offset + 1
+
+
+class Runner(ABC):
+    """What both patterns are to a program: started, waited for, stopped; a context that stops at its end."""
+
+    _started = False
+
+    @abstractmethod
+    def _all_threads(self) -> Iterable[threading.Thread]: ...
+
+    @abstractmethod
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it came in time. Raises what ended it."""
+
+    @abstractmethod
+    def stop(self, timeout: float | None = 30.0) -> bool:
+        """No more records are begun; those that are being handled are finished, and what is done is committed."""
+
+    def start(self) -> Self:
+        if not self._started:
+            self._started = True
+            for thread in self._all_threads():
+                thread.start()
+        return self
+
+    def run(self) -> None:
+        """Until `stop` is called from elsewhere, or a record cannot be handled (HandlerFailed)."""
+        self.start()
+        try:
+            self.join()
+        except BaseException:
+            self.stop(None)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 def settings_of(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

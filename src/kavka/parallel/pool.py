@@ -14,15 +14,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress, RecordDeserializationError, Wakeup
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.parallel.handling import Handler, Handling, OnError, settings_of, subscribe
+from kavka.parallel.handling import Handler, Handling, OnError, Runner, settings_of, subscribe
 from kavka.parallel.progress import Progress, Ticket
 
 log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ _POLL_WHEN_FULL = 0.02
 Work = tuple[Any, ConsumerRecord, Ticket]
 
 
-class HandlerPool:
+class HandlerPool(Runner):
     """`order` is `key` (records with the same key, of one partition, in order; those without a key in any),
     `partition`, or `none`. At most `max_waiting` records are held; beyond that nothing more is read until half of them
     are done.
@@ -87,28 +86,14 @@ class HandlerPool:
         self._workers = [
             threading.Thread(target=self._handle, name=f"kavka-pool-{number}", daemon=True) for number in range(workers)
         ]
-        self._started = False
         try:
             subscribe(self._consumer, topics, pattern, self)
         except BaseException:
             self._consumer.close()
             raise
 
-    def start(self) -> Self:
-        if not self._started:
-            self._started = True
-            for thread in (self._poller, *self._workers):
-                thread.start()
-        return self
-
-    def run(self) -> None:
-        """Until `stop` is called from elsewhere, or a record cannot be handled (HandlerFailed)."""
-        self.start()
-        try:
-            self.join()
-        except BaseException:
-            self.stop(None)
-            raise
+    def _all_threads(self) -> tuple[threading.Thread, ...]:
+        return self._poller, *self._workers
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end; whether it came in time. Raises what ended it."""
@@ -129,14 +114,6 @@ class HandlerPool:
         if threading.current_thread() not in (self._poller, *self._workers):
             self._poller.join(timeout)
         return not self._poller.is_alive()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def waiting(self) -> int:

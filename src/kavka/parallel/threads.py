@@ -6,22 +6,21 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress, RecordDeserializationError, Wakeup
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, settings_of, subscribe
+from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, Runner, settings_of, subscribe
 
 log = logging.getLogger(__name__)
 
 _POLL = 0.5
 
 
-class ConsumerThreads:
+class ConsumerThreads(Runner):
     """So many consumers of one group, each in a thread of its own that polls, handles and commits.
 
     What a consumer has handled is committed every `commit_interval` seconds, when partitions are taken away, and at the
@@ -57,23 +56,9 @@ class ConsumerThreads:
             threading.Thread(target=self._run, name=f"kavka-consumer-{number}", daemon=True)
             for number in range(threads)
         ]
-        self._started = False
 
-    def start(self) -> Self:
-        if not self._started:
-            self._started = True
-            for thread in self._threads:
-                thread.start()
-        return self
-
-    def run(self) -> None:
-        """Until `stop` is called from elsewhere, or a record cannot be handled (HandlerFailed)."""
-        self.start()
-        try:
-            self.join()
-        except BaseException:
-            self.stop(None)
-            raise
+    def _all_threads(self) -> list[threading.Thread]:
+        return self._threads
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end; whether it came in time. Raises what ended a thread."""
@@ -97,14 +82,6 @@ class ConsumerThreads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- in each thread
 

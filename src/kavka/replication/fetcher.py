@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import (
     FetchRequest,
@@ -337,7 +337,7 @@ class ReplicaFetcher:
             self._session.id = 0
             self._wake()
         else:
-            self._lost(KafkaError(_code(number), "the whole fetch was refused"))
+            self._lost(KafkaError(known_code(number), "the whole fetch was refused"))
 
     def _take(self, one: Following, data: PartitionData) -> None:
         partition = one.partition
@@ -345,7 +345,7 @@ class ReplicaFetcher:
         if the_log is None or partition.leader_epoch != one.leader_epoch:
             return
         if data.error_code:
-            self._refused(one, _code(data.error_code))
+            self._refused(one, known_code(data.error_code))
             return
         one.attempts = 0
         one.hurries = False
@@ -459,7 +459,7 @@ class ReplicaFetcher:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise KafkaError(_code(found.error_code))
+            raise KafkaError(known_code(found.error_code))
         return int(found.offset)
 
 
@@ -513,10 +513,3 @@ class _Flushing:
         partition.produce_waiters.discard(self)
         self._fetcher._flushing.discard(self)
         self._fetcher._wake_soon()
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

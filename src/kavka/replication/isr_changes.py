@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.errors import KafkaError, known_code
 from kavka.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -85,7 +85,8 @@ class IsrChanges:
             return False
         if response.error_code:
             # A stale broker epoch is that of a broker that is signing in again; another controller may be found.
-            log.info("The controller refused changes of %d ISRs: %s", len(changes), _code(response.error_code).name)
+            code = known_code(response.error_code)
+            log.info("The controller refused changes of %d ISRs: %s", len(changes), code.name)
             return False
         return self._take(changes, response)
 
@@ -143,15 +144,8 @@ class IsrChanges:
         """False where it has to be asked for again."""
         try:
             if answer.error_code:
-                return not change.partition.isr_refused(change, _code(answer.error_code))
+                return not change.partition.isr_refused(change, known_code(answer.error_code))
             change.partition.isr_accepted(change, answer.leader_epoch, answer.partition_epoch, frozenset(answer.isr))
         except Exception:
             log.exception("What follows a change of the ISR of %s failed", change.partition.topic_partition)
         return True
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

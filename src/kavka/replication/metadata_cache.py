@@ -96,6 +96,13 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info.partitions.get(partition) if info else None
 
+    def has_leaders(self, topic: str, partitions: int = 1) -> bool:
+        """Whether the topic has so many partitions, and all it has are led."""
+        info = self.topics.get(topic)
+        if info is None or len(info.partitions) < partitions:
+            return False
+        return all(state.leader > NO_LEADER for state in info.partitions.values())
+
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
         broker = self.brokers.get(broker_id)
         return broker.endpoints.get(listener) if broker else None

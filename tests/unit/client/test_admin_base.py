@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kavka.client.admin.base import AdminBase, AdminError, by_topic, gather, listed
+from kavka.client.admin.base import AdminBase, AdminError, gather, listed
 from kavka.client.admin_config import admin_config
 from kavka.client.errors import Disconnected, KafkaTimeout
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 
 
 def admin(**settings: Any) -> AdminBase:

@@ -283,13 +283,6 @@ async def gather(
     return results, failed
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(topic, []).append(partition)
-    return grouped
-
-
 def listed(one_or_many: Any, kinds: type | tuple[type, ...]) -> list[Any]:
     """Many values, or a single one in place of a list of it."""
     return [one_or_many] if isinstance(one_or_many, kinds) else list(one_or_many)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, AdminError, Outcome, by_topic, listed
+from kavka.client.admin.base import AdminBase, AdminError, Outcome, listed
 from kavka.client.admin.types import (
     ConsumerGroupDescription,
     GroupListing,
@@ -18,7 +18,7 @@ from kavka.client.errors import error_of
 from kavka.client.metadata import Node
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages import consumer_group_describe, describe_groups
 from kavka.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kavka.client.admin.base import AdminBase, Outcome, by_topic, gather
+from kavka.client.admin.base import AdminBase, Outcome, gather
 from kavka.client.admin.types import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from kavka.client.errors import error_of
 from kavka.common.errors import KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kavka.client.admin.base import AdminBase, Outcome, by_topic, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, milliseconds
 from kavka.client.admin.types import ListedOffset, OffsetSpec
 from kavka.client.errors import UnsupportedVersion, error_of
 from kavka.common.errors import KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_records import (
     DeleteRecordsPartition,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kavka.client.admin.base import AdminBase, Outcome, by_topic, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, milliseconds
 from kavka.client.admin.types import ElectionType, PartitionReassignment
 from kavka.client.errors import error_of
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

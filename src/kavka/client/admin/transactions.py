@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from kavka.client.admin.base import AdminBase, Outcome, by_topic, gather, listed
+from kavka.client.admin.base import AdminBase, Outcome, gather, listed
 from kavka.client.admin.types import (
     AbortTransactionSpec,
     ProducerState,
@@ -17,7 +17,7 @@ from kavka.client.errors import UnsupportedVersion, error_of
 from kavka.client.metadata import Node
 from kavka.client.types import PreparedTransaction
 from kavka.common.errors import KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kavka.protocol.messages.describe_transactions import DescribeTransactionsRequest

@@ -3,11 +3,10 @@ begin with an int16 version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from kavka.client.consumer.assignors import Assignment, Subscription
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
@@ -29,7 +28,7 @@ def write_subscription(subscription: Subscription) -> bytes:
             user_data=subscription.user_data,
             owned_partitions=[
                 ConsumerProtocolSubscriptionTopicPartition(topic=topic, partitions=indexes)
-                for topic, indexes in _by_topic(subscription.owned)
+                for topic, indexes in by_topic(sorted(subscription.owned)).items()
             ],
             generation_id=subscription.generation,
             rack_id=subscription.rack,
@@ -52,7 +51,7 @@ def write_assignment(assignment: Assignment) -> bytes:
         ConsumerProtocolAssignment(
             assigned_partitions=[
                 ConsumerProtocolAssignmentTopicPartition(topic=topic, partitions=indexes)
-                for topic, indexes in _by_topic(assignment.partitions)
+                for topic, indexes in by_topic(sorted(assignment.partitions)).items()
             ],
             user_data=assignment.user_data,
         ),
@@ -67,13 +66,6 @@ def read_assignment(data: bytes) -> Assignment:
     found: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
     partitions = tuple(TopicPartition(one.topic, p) for one in found.assigned_partitions for p in one.partitions)
     return Assignment(partitions, found.user_data)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    topics: dict[str, list[int]] = {}
-    for tp in sorted(partitions):
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return list(topics.items())
 
 
 def _encode(message: TopMessage, version: int) -> bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.coordinator.transaction.state import BY_NUMBER, DEAD, EMPTY, NUMBERS, PREPARE_EPOCH_FENCE, Transaction
 from kavka.protocol.messages.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kavka.protocol.primitives import ProtocolError
@@ -60,10 +60,7 @@ def _encode_value(transaction: Transaction, version: int) -> bytes:
 
 
 def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
-    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in topics.items()]
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in by_topic(sorted(partitions)).items()]
 
 
 def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 AGGREGATE, REDUCE = "KSTREAM-AGGREGATE-", "KSTREAM-REDUCE-"
 TABLE_AGGREGATE, TABLE_REDUCE = "KTABLE-AGGREGATE-", "KTABLE-REDUCE-"
 
+# The store, the step that fills it, the serde of the table's keys, and how long after a window's end it may change.
+Kept = tuple[StoreBuilder, AggregateStep, Serde | None, int | None]
+
 
 class _Groups:
     """A stream by its keys, and how to put an aggregation behind it."""
@@ -99,6 +102,11 @@ class _Aggregations(_Groups):
         named: Named | None,
         value_serde: Serde | None,
     ) -> KTable:
+        name, kept = self._materialized(materialized, prefix, value_serde)
+        return self._aggregated(prefix, named, *self._keeping(name, kept, initializer, aggregator))
+
+    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
+        """How an aggregate is kept; `functions` are the initializer and the aggregator."""
         raise NotImplementedError
 
 
@@ -113,19 +121,9 @@ class KGroupedStream(_Aggregations):
             return TimeWindowedKStream(windows, *groups)
         raise TopologyException(f"a stream cannot be windowed by {windows!r}")
 
-    def _kept_in_a_table(
-        self,
-        prefix: str,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[[Any, Any, Any], Any],
-        materialized: Materialized | None,
-        named: Named | None,
-        value_serde: Serde | None,
-    ) -> KTable:
-        name, kept = self._materialized(materialized, prefix, value_serde)
+    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
         store = table_store(name, kept.key_serde, kept.value_serde, kept.caching)
-        step = AggregateStep(name, aggregates.StreamAggregate, initializer, aggregator)
-        return self._aggregated(prefix, named, store, step, kept.key_serde)
+        return store, AggregateStep(name, aggregates.StreamAggregate, *functions), kept.key_serde, None
 
 
 def _either(named: Any, materialized: Any) -> tuple[Named | None, Materialized | None]:
@@ -140,17 +138,8 @@ class TimeWindowedKStream(_Aggregations):
         super().__init__(*groups)
         self._windows = windows
 
-    def _kept_in_a_table(
-        self,
-        prefix: str,
-        initializer: Callable[[], Any] | None,
-        aggregator: Callable[[Any, Any, Any], Any],
-        materialized: Materialized | None,
-        named: Named | None,
-        value_serde: Serde | None,
-    ) -> KTable:
+    def _keeping(self, name: str, kept: Materialized, *functions: Any) -> Kept:
         windows = self._windows
-        name, kept = self._materialized(materialized, prefix, value_serde)
         sliding = isinstance(windows, SlidingWindows)
         least = windows.grace + windows.size * (2 if sliding else 1)
         if kept.retention is not None and kept.retention < windows.size + windows.grace:
@@ -169,10 +158,10 @@ class TimeWindowedKStream(_Aggregations):
             window_size=windows.size,
         )
         factory = aggregates.SlidingAggregate if sliding else aggregates.WindowAggregate
-        step = AggregateStep(name, factory, windows, initializer, aggregator)
+        step = AggregateStep(name, factory, windows, *functions)
         windowed = partial(WindowedSerdes.time_windowed_serde_from, window_size=windows.size)
         serde = AroundDefault(windowed) if kept.key_serde is None else windowed(kept.key_serde)
-        return self._aggregated(prefix, named, store, step, serde, windows.grace)
+        return store, step, serde, windows.grace
 
 
 class SessionWindowedKStream(_Groups):
