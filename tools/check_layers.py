@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("network",),
     ("broker",),
-    ("pipeline", "cli", "console", "testing", "aio", "parallel", "streams"),
+    ("pipeline", "cli", "console", "testing", "aio", "parallel", "streams", "connect"),
 )
 RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 
@@ -46,6 +46,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("cli/server.py", "metadata"),
         ("cli/server.py", "storage"),
         ("cli/zookeeper_brokers.py", "metadata"),
+        ("connect/__init__.py", "pipeline"),
         ("streams/__init__.py", "pipeline"),
     }
 )

@@ -1,0 +1,30 @@
+"""Connect: what a connector of one's own is made of.
+
+    from kavka.connect import Context, Option, Source
+
+`docs/connect.md` has how workers run connectors and which there are.
+"""
+
+from __future__ import annotations
+
+from kavka.common.config import ConfigType, Importance
+from kavka.pipeline.connect.api import Connector, Context, IncrementalSource, Offsets, Sink, Source, query_id
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, RetriableError
+from kavka.pipeline.connect.options import REQUIRED, Option
+
+__all__ = [
+    "REQUIRED",
+    "ConfigErrors",
+    "ConfigType",
+    "ConnectError",
+    "Connector",
+    "Context",
+    "Importance",
+    "IncrementalSource",
+    "Offsets",
+    "Option",
+    "RetriableError",
+    "Sink",
+    "Source",
+    "query_id",
+]
