@@ -48,6 +48,7 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
 }
 # What only single tests need.
 MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
+    "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
 }
 
