@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("network",),
     ("broker",),
+    ("jobs",),
     ("pipeline", "cli", "console", "testing", "aio", "parallel", "streams", "connect"),
 )
 RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
@@ -35,7 +36,7 @@ TOP = frozenset(LAYERS[-1])
 NO_IO = frozenset({"common", "protocol", "records"})
 
 # What is on top reaches a cluster through the client, as anybody's program does, so that it works with any Kafka.
-BELOW_TOP = NO_IO | {"client", "security"}
+BELOW_TOP = NO_IO | {"client", "security", "jobs"}
 
 # The tools that start a broker, read a log folder or talk to ZooKeeper: (file, layer) pairs that are allowed.
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(

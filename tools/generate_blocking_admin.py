@@ -12,7 +12,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "src" / "kavka" / "client" / "admin"
 TARGET = FOLDER / "blocking.py"
-FAMILIES = ("topics", "configs", "groups", "records", "log_dirs", "brokers", "transactions", "replicas")
+FAMILIES = (
+    "topics", "configs", "groups", "records", "log_dirs", "brokers", "transactions", "replicas", "resets", "hanging",
+)  # fmt: skip
 
 HEAD = '''"""The blocking admin client.
 

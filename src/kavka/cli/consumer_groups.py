@@ -12,6 +12,7 @@ from kavka.cli.connecting import JSON, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.tool import ToolError, fail, reason, run
+from kavka.client.admin.resets import WAYS
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
@@ -22,17 +23,6 @@ TYPES = ("Classic", "Consumer")
 OURS = ("consumer", "")
 """The protocols of consumers; groups under which only offsets are committed have none."""
 DEFAULT_TIMEOUT_MS = 30_000
-
-WAYS = (
-    "to-offset",
-    "to-datetime",
-    "by-duration",
-    "to-earliest",
-    "to-latest",
-    "shift-by",
-    "from-file",
-    "to-current",
-)
 
 COMMAND = Command(
     "consumer-groups",

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-import time
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kavka.cli.consumer_groups import WAYS, chosen_groups
+from kavka.cli.consumer_groups import chosen_groups
 from kavka.cli.options import Arguments, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.partitions import named_partitions
 from kavka.cli.tool import ToolError, fail, note, reason
-from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import OffsetSpec
-from kavka.common.errors import ErrorCode
+from kavka.client.admin.resets import INACTIVE, WAYS, BadReset, NoSuchPartitions, Offsets, read_offsets_csv
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
-INACTIVE = ("Empty", "Dead")
-Offsets = dict[TopicPartition, int]
 Plan = dict[str, Offsets]
-
-_DURATION = re.compile(
-    r"([-+]?)P(?:([-+]?\d+)D)?(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{0,9})?)S)?)?", re.IGNORECASE
-)
 
 
 def reset(admin: Admin, args: Arguments) -> int:
@@ -43,7 +31,7 @@ def reset(admin: Admin, args: Arguments) -> int:
     plan: Plan = {}
     from_file = _read_plan(args["from-file"], groups) if way == "from-file" else {}
     for group in groups:
-        state = _state(admin, group)
+        state = admin.group_state(group)
         if state not in INACTIVE:
             code = fail(
                 f"Error: Assignments can only be reset if the group '{group}' is inactive, "
@@ -51,10 +39,9 @@ def reset(admin: Admin, args: Arguments) -> int:
             )
             continue
         if way == "from-file":
-            wanted = from_file.get(group, {})
-            plan[group] = _within(admin, wanted)
+            plan[group] = _planned(admin, group, way, None, from_file.get(group, {}))
         else:
-            plan[group] = _offsets(admin, args, way, group, _scope(admin, args, group))
+            plan[group] = _planned(admin, group, way, _scope(admin, args), args[way])
         if "execute" in args and plan[group]:
             admin.alter_consumer_group_offsets(group, plan[group])
     _show(plan, args, len(groups))
@@ -69,18 +56,10 @@ def _way(args: Arguments) -> str:
     return given[0]
 
 
-def _state(admin: Admin, group: str) -> str:
-    try:
-        return admin.describe_consumer_groups([group])[group].state
-    except AdminError as error:
-        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            return "Dead"
-        raise
-
-
-def _scope(admin: Admin, args: Arguments, group: str) -> list[TopicPartition]:
+def _scope(admin: Admin, args: Arguments) -> list[TopicPartition] | None:
+    """The partitions that are named; None for all that a group has offsets for."""
     if "all-topics" in args:
-        return sorted(admin.list_consumer_group_offsets(group))
+        return None
     partitions, unknown = named_partitions(admin, args["topic"])
     if unknown:
         name, why = next(iter(unknown.items()))
@@ -88,133 +67,27 @@ def _scope(admin: Admin, args: Arguments, group: str) -> list[TopicPartition]:
     return partitions
 
 
-def _offsets(admin: Admin, args: Arguments, way: str, group: str, partitions: list[TopicPartition]) -> Offsets:
-    """Where each partition is to go on."""
-    _check_exist(admin, partitions)
-    match way:
-        case "to-earliest":
-            return _at(admin, partitions, OffsetSpec.earliest())
-        case "to-latest":
-            return _at(admin, partitions, OffsetSpec.latest())
-        case "to-offset":
-            return _within(admin, dict.fromkeys(partitions, int(args["to-offset"])))
-        case "to-datetime":
-            return _at_time(admin, partitions, milliseconds_of(args["to-datetime"]))
-        case "by-duration":
-            return _at_time(admin, partitions, int(time.time() * 1000) - duration_ms(args["by-duration"]))
-        case "shift-by":
-            return _within(admin, _shifted(admin, group, partitions, int(args["shift-by"])))
-        case _:
-            return _current(admin, group, partitions)
-
-
-def _check_exist(admin: Admin, partitions: Iterable[TopicPartition]) -> None:
-    wanted = sorted(partitions)
-    found, unknown = named_partitions(admin, sorted({tp.topic for tp in wanted}))
-    missing = [tp for tp in wanted if tp not in set(found)]
-    if missing or unknown:
-        raise ToolError(
-            "Executing consumer group command failed due to The partitions "
-            f'"{",".join(map(str, missing))}" do not exist'
-        )
-
-
-def _at(admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
-    specs = dict.fromkeys(partitions, spec)
-    return {tp: found.offset for tp, found in admin.list_offsets(specs).items()} if specs else {}
-
-
-def _at_time(admin: Admin, partitions: list[TopicPartition], timestamp: int) -> Offsets:
-    found = _at(admin, partitions, OffsetSpec.for_timestamp(max(0, timestamp)))
-    later = [tp for tp in partitions if found[tp] < 0]
-    for tp in later:
-        print(f"\nWarn: Partition {tp.partition} from topic {tp.topic} is empty. Falling back to latest known offset.")
-    return found | _at(admin, later, OffsetSpec.latest())
-
-
-def _shifted(admin: Admin, group: str, partitions: list[TopicPartition], by: int) -> Offsets:
-    committed = admin.list_consumer_group_offsets(group, partitions)
-    shifted = {}
-    for tp in partitions:
-        at = committed.get(tp)
-        if at is None:
-            raise UsageError(f"Cannot shift offset for partition {tp} since there is no current committed offset")
-        shifted[tp] = at.offset + by
-    return shifted
-
-
-def _current(admin: Admin, group: str, partitions: list[TopicPartition]) -> Offsets:
-    """What is committed; the end where nothing is."""
-    committed = admin.list_consumer_group_offsets(group, partitions)
-    found = {tp: at.offset for tp, at in committed.items() if at is not None}
-    return {tp: found[tp] for tp in partitions if tp in found} | _at(
-        admin, [tp for tp in partitions if tp not in found], OffsetSpec.latest()
-    )
-
-
-def _within(admin: Admin, wanted: Mapping[TopicPartition, int]) -> Offsets:
-    """Offsets that the partitions do not have become the nearest that they have."""
-    _check_exist(admin, wanted)
-    earliest, latest = _at(admin, wanted, OffsetSpec.earliest()), _at(admin, wanted, OffsetSpec.latest())
-    inside = {}
-    for tp, offset in wanted.items():
-        inside[tp] = min(max(offset, earliest[tp]), latest[tp])
-        if inside[tp] != offset:
-            than = "lower than earliest" if offset < earliest[tp] else "higher than latest"
-            note(
-                "consumer-groups",
-                f"New offset ({offset}) is {than} offset for topic partition {tp}. Value will be set to {inside[tp]}",
-            )
-    return inside
-
-
-# --- times
-
-
-def milliseconds_of(text: str) -> int:
-    """YYYY-MM-DDThh:mm:ss.sss with or without a zone; without one it is UTC."""
-    if "T" not in text:
-        raise UsageError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
+def _planned(admin: Admin, group: str, way: str, scope: list[TopicPartition] | None, value: Any) -> Offsets:
+    """Where each partition is to go on; what a person should know of it is printed."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"'{text}' is not a time: YYYY-MM-DDThh:mm:ss.sss is expected") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def duration_ms(text: str) -> int:
-    """PnDTnHnMnS."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.group(2, 4, 5, 6)) or match.group(3) in ("T", "t"):
-        raise UsageError(f"'{text}' is not a duration: PnDTnHnMnS is expected, as P1DT12H or PT30M")
-    days, hours, minutes, seconds = (float(piece or 0) for piece in match.group(2, 4, 5, 6))
-    total = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
-    return -total if match.group(1) == "-" else total
-
-
-# --- files
+        plan = admin.plan_offset_reset(group, way, scope, value)
+    except NoSuchPartitions as error:
+        raise ToolError(f"Executing consumer group command failed due to {error}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    for tp in plan.later:
+        print(f"\nWarn: Partition {tp.partition} from topic {tp.topic} is empty. Falling back to latest known offset.")
+    for moved in plan.moved:
+        note("consumer-groups", str(moved))
+    return plan.offsets
 
 
 def _read_plan(path: str, groups: list[str]) -> Plan:
-    """topic,partition,offset for one group; group,topic,partition,offset for several."""
-    columns = 3 if len(groups) == 1 else 4
-    plan: Plan = {}
     with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
-        for row in reader:
-            if not row:
-                continue
-            where = f"{path}: line {reader.line_num}"
-            expected = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
-            if len(row) not in (3, 4) or (len(row) == 3 and columns == 4):
-                raise ToolError(f"{where}: {expected} is expected")
-            group = groups[0] if len(row) == 3 else row[0]
-            try:
-                partition, offset = int(row[-2]), int(row[-1])
-            except ValueError:
-                raise ToolError(f"{where}: {expected} is expected, with numbers in the last two") from None
-            plan.setdefault(group, {})[TopicPartition(row[-3], partition)] = offset
-    return plan
+        try:
+            return read_offsets_csv(file, groups, path)
+        except BadReset as error:
+            raise ToolError(str(error)) from None
 
 
 def _show(plan: Plan, args: Arguments, groups: int) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kavka.cli import internal_records
 from kavka.cli.options import Arguments
 from kavka.cli.tool import ToolError
 from kavka.common.config import ConfigError
 from kavka.protocol.messages.offsets_topic import GroupMetadataValue
 from kavka.protocol.messages.transaction_log import TransactionLogKey, TransactionLogValue
 from kavka.protocol.primitives import ProtocolError
+from kavka.records import internal_topics
 from kavka.records.record import Record
 
 Texts = tuple[str | None, str | None]
@@ -84,13 +84,13 @@ def offset_record(record: Record) -> Texts:
             f"Failed to decode message at offset {record.offset} using offset topic decoder (message had a missing key)"
         )
     try:
-        kind = internal_records.version_of(record.key)
-        if kind not in internal_records.OFFSET_TOPIC:
+        kind = internal_topics.version_of(record.key)
+        if kind not in internal_topics.OFFSET_TOPIC:
             return f"Unknown record type {kind} at offset {record.offset}, skipping.", None
-        key_type, value_type = internal_records.OFFSET_TOPIC[kind]
-        key = internal_records.decode(key_type, record.key).message
+        key_type, value_type = internal_topics.OFFSET_TOPIC[kind]
+        key = internal_topics.decode(key_type, record.key).message
         assert key is not None
-        key_text = internal_records.dumps({"type": str(kind), "data": internal_records.to_json(key, kind)})
+        key_text = internal_topics.dumps({"type": str(kind), "data": internal_topics.to_json(key, kind)})
         return key_text, _value_text(record, value_type)
     except ProtocolError as error:
         return f"Error at offset {record.offset}, skipping. {error}", None
@@ -99,14 +99,14 @@ def offset_record(record: Record) -> Texts:
 def _value_text(record: Record, kind: Any) -> str:
     if record.value is None:
         return "<DELETE>"
-    version, value = internal_records.decode(kind, record.value)
+    version, value = internal_topics.decode(kind, record.value)
     if value is None:
         raise ProtocolError(f"the value has version {version}, which is not known")
     if isinstance(value, GroupMetadataValue):
-        data = internal_records.group_metadata_to_json(value, version)
+        data = internal_topics.group_metadata_to_json(value, version)
     else:
-        data = internal_records.to_json(value, version)
-    return internal_records.dumps({"version": str(version), "data": data})
+        data = internal_topics.to_json(value, version)
+    return internal_topics.dumps({"version": str(version), "data": data})
 
 
 def transaction_record(record: Record) -> Texts:
@@ -117,7 +117,7 @@ def transaction_record(record: Record) -> Texts:
             "missing key)"
         )
     try:
-        version, key = internal_records.decode(TransactionLogKey, record.key)
+        version, key = internal_topics.decode(TransactionLogKey, record.key)
         if key is None:
             return f"unknown::version={version}", None
         assert isinstance(key, TransactionLogKey)
@@ -129,11 +129,11 @@ def transaction_record(record: Record) -> Texts:
 def _transaction_text(data: bytes | None) -> str:
     if data is None:
         return "<DELETE>"
-    version, value = internal_records.decode(TransactionLogValue, data)
+    version, value = internal_topics.decode(TransactionLogValue, data)
     if value is None:
         raise ProtocolError(f"the value has version {version}, which is not known")
     assert isinstance(value, TransactionLogValue)
-    states = internal_records.TRANSACTION_STATES
+    states = internal_topics.TRANSACTION_STATES
     state = states[value.transaction_status] if 0 <= value.transaction_status < len(states) else "Unknown"
     partitions = ",".join(
         f"{topic.topic}-{number}" for topic in value.transaction_partitions or () for number in topic.partition_ids

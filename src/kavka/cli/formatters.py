@@ -116,33 +116,21 @@ class InternalTopicFormatter:
     """The records of one of Kafka's own topics as JSON objects, one after the other; at a terminal a line for each."""
 
     def __init__(self, topic: str, kinds: Iterable[int], line_end: bytes) -> None:
-        from kavka.cli import internal_records
+        from kavka.records import internal_topics
 
-        self._records = internal_records
-        self._topic = getattr(internal_records, topic)
-        self._kinds = frozenset(kinds)
+        self._records = internal_topics
+        all_kinds = getattr(internal_topics, topic)
+        self._kinds = {kind: all_kinds[kind] for kind in kinds}
         self._line_end = line_end
 
     def write(self, records: Iterable[ConsumerRecord]) -> bytes:
         return b"".join([self._object(record) for record in records])
 
     def _object(self, record: ConsumerRecord) -> bytes:
-        found = self._records
         if record.key is None:
             return b""
-        kind = found.version_of(record.key)
-        if kind not in self._kinds or kind not in self._topic:
-            return b""
-        key_type, value_type = self._topic[kind]
-        key = found.decode(key_type, record.key)
-        assert key.message is not None
-        shown: dict[str, Any] = {"key": {"version": kind, "data": found.to_json(key.message, kind)}, "value": None}
-        if record.value is not None:
-            version, value = found.decode(value_type, record.value)
-            data = "unknown" if value is None else found.to_json(value, version)
-            shown["value"] = {"version": version, "data": data}
-        text: str = found.dumps(shown)
-        return text.encode() + self._line_end
+        shown = self._records.record_to_json(self._kinds, record.key, record.value)
+        return b"" if shown is None else self._records.dumps(shown).encode() + self._line_end
 
 
 class UserFormatter:

@@ -26,11 +26,6 @@ class TopicFilter:
         return self.pattern.fullmatch(topic) is not None and not (exclude_internal and topic in INTERNAL_TOPICS)
 
 
-def uuid_text(value: UUID) -> str:
-    """As Kafka writes ids: base64 for addresses, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
 def uuid_of(text: str) -> UUID:
     try:
         return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))

@@ -1,8 +1,7 @@
 """`kavka pipeline`: run a streams job, look at it, stop it.
 
-A job is a Python file with `streams()`, which gives a KafkaStreams, or with `build()` and `CONFIG`. While it runs, a
-file named after its application.id lies in the folder of jobs with its process id and its last progress; it is written
-in one go and removed when the job ends. What a crash leaves is noticed by the process being gone.
+A job is a Python file with `streams()`, which gives a KafkaStreams, or with `build()` and `CONFIG`. While it runs, it
+leaves notes of its progress; `kavka.jobs` says what is in them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import os
 import runpy
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kavka import jobs
 from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.tool import ToolError, run
@@ -47,8 +46,6 @@ COMMAND = Command(
     ),
     examples=("kavka pipeline run examples/word_count.py", "kavka pipeline status", "kavka pipeline stop wordCountApp"),
 )
-
-_STOP_TIMEOUT = 60.0
 
 
 def main(argv: list[str]) -> int:
@@ -82,23 +79,33 @@ def _run(args: Arguments) -> int:
     try:
         streams = KafkaStreams(topology, config)
         signal.signal(signal.SIGTERM, lambda *_: streams.close())
-        note = _folder() / f"{config['application.id']}.json"
-        if _alive(note) is not None:
-            raise ToolError(f"{config['application.id']} runs already: kavka pipeline stop {config['application.id']}")
-        print(f"{config['application.id']} starts on Spark", file=sys.stderr, flush=True)
+        name = config["application.id"]
+        before = jobs.read(name)
+        if before is not None and before["running"]:
+            raise ToolError(f"{name} runs already: kavka pipeline stop {name}")
+        print(f"{name} starts on Spark", file=sys.stderr, flush=True)
         streams.start()
-    except StreamsException as error:
+    except (StreamsException, jobs.JobError) as error:
         raise ToolError(str(error)) from None
+    about: dict[str, Any] = {"job": str(job), "arguments": _arguments(args), "folder": os.getcwd()}
+    about["started"] = int(time.time() * 1000)
+    told = about
     try:
-        _follow(streams, note, str(job))
+        told = _follow(streams, name, about)
     except KeyboardInterrupt:
         streams.close()
-    finally:
-        note.unlink(missing_ok=True)
     ended = streams.exception()
-    if ended is not None:
-        raise ToolError(str(ended))
-    return 0
+    if ended is None:
+        jobs.forget(name)
+        return 0
+    jobs.write(name, {**told, "state": jobs.FAILED, "error": str(ended)[: jobs.MOST_OF_AN_ERROR]})
+    raise ToolError(str(ended))
+
+
+def _arguments(args: Arguments) -> list[str]:
+    """What starts this job again."""
+    options = [f"--{name}={args[name]}" for name in ("bootstrap-server", "master") if args[name]]
+    return [*args.positionals, *options, *(f"--config={one}" for one in args["config"] or ())]
 
 
 def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
@@ -109,21 +116,22 @@ def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
     return found["build"](), dict(found["CONFIG"])
 
 
-def _follow(streams: KafkaStreams, note: Path, job: str) -> None:
-    """Until the job ends: a line of progress on a terminal, and the same for `status`."""
+def _follow(streams: KafkaStreams, name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """Until the job ends: a line of progress on a terminal, and the same for `status`. Returns what was told last."""
     terminal = at_terminal(sys.stderr)
-    last = None
+    last: dict[str, Any] | None = None
     while not streams.wait(0.5):
         progress = streams.query.lastProgress if streams.query is not None else None
         told = _told(progress)
         if told != last:
-            _write(note, {"pid": os.getpid(), "job": job, "state": streams.state(), **told})
+            jobs.write(name, {**about, "state": streams.state(), **told})
             last = told
             if terminal:
                 line = f"batch {told['batch']}  {told['rows_per_second']:,.0f} rows/s  lag {told['lag']:,}  "
                 print(f"\r{line}state {told['state_rows']:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
     if terminal and last is not None:
         print(file=sys.stderr)
+    return {**about, **(last or {})}
 
 
 def _told(progress: Any) -> dict[str, Any]:
@@ -151,59 +159,28 @@ def _lag(source: Any) -> int:
 
 
 def _status(args: Arguments) -> int:
-    jobs = []
-    for note in sorted(_folder().glob("*.json")):
-        found = _alive(note)
-        if found is not None:
-            jobs.append({"application.id": note.stem, **found})
+    running = [job for job in _all_jobs() if job["running"]]
     if args["json"]:
-        print_json(jobs)
+        print_json(running)
         return 0
     columns = ("application.id", "pid", "state", "batch", "rows_per_second", "lag", "state_rows")
-    print_table([name.upper() for name in columns], [[str(job.get(name, "")) for name in columns] for job in jobs])
+    print_table([name.upper() for name in columns], [[str(job.get(name, "")) for name in columns] for job in running])
     return 0
 
 
 def _stop(args: Arguments) -> int:
-    names = args.positionals or [note.stem for note in sorted(_folder().glob("*.json"))]
+    names = args.positionals or [job["application.id"] for job in _all_jobs() if job["running"]]
     for name in names:
-        note = _folder() / f"{name}.json"
-        found = _alive(note)
-        if found is None:
-            raise ToolError(f"{name} does not run on this machine")
-        os.kill(found["pid"], signal.SIGTERM)
-        limit = time.monotonic() + _STOP_TIMEOUT
-        while _alive(note) is not None:
-            if time.monotonic() > limit:
-                raise ToolError(f"{name} (process {found['pid']}) has not ended within {_STOP_TIMEOUT:.0f} s")
-            time.sleep(0.1)
+        try:
+            jobs.stop(name)
+        except jobs.JobError as error:
+            raise ToolError(str(error)) from None
         print(f"stopped {name}")
     return 0
 
 
-def _folder() -> Path:
-    """Where jobs of this user leave their notes."""
-    folder = Path(os.environ.get("KAVKA_PIPELINE_DIR") or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise ToolError(f"{folder} belongs to somebody else; set KAVKA_PIPELINE_DIR")
-    return folder
-
-
-def _alive(note: Path) -> dict[str, Any] | None:
-    """What a job's note says, if its process is there; a note without one is removed."""
+def _all_jobs() -> list[dict[str, Any]]:
     try:
-        found: dict[str, Any] = json.loads(note.read_text())
-        os.kill(int(found["pid"]), 0)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, ProcessLookupError):
-        note.unlink(missing_ok=True)
-        return None
-    return found
-
-
-def _write(note: Path, told: dict[str, Any]) -> None:
-    temporary = note.with_suffix(".tmp")
-    temporary.write_text(json.dumps(told))
-    temporary.replace(note)
+        return jobs.all_jobs()
+    except jobs.JobError as error:
+        raise ToolError(str(error)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kavka.cli.names import NO_ID, ids, uuid_of, uuid_text
+from kavka.cli.names import NO_ID, ids, uuid_of
 from kavka.cli.options import Arguments
 from kavka.cli.output import at_terminal, print_json, print_table, style
 from kavka.cli.tool import ToolError
@@ -18,7 +18,7 @@ from kavka.client.admin.types import (
     TopicPartitionInfo,
 )
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin

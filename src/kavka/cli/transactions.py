@@ -15,11 +15,9 @@ from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
-    from kavka.client.admin.types import ProducerState
 
 _TOPIC = Option("topic", "The topic.", "topic", required=True, completes="topic")
 _PARTITION = Option("partition", "The partition.", "partition", int, required=True)
-MOST_AT_ONCE = 500
 MINUTE_MS = 60_000
 
 COMMAND = Command(
@@ -162,9 +160,7 @@ def _describe(admin: Admin, args: Arguments) -> None:
     try:
         found = admin.describe_transactions(name)[name]
     except KafkaError as error:
-        raise ToolError(
-            f"Failed to describe transaction state of transactional-id `{name}`: {reason(error)}"
-        ) from None
+        raise ToolError(f"Failed to describe transaction state of transactional-id `{name}`: {reason(error)}") from None
     began = found.start_time_ms
     show(
         args,
@@ -232,16 +228,14 @@ def _abort(admin: Admin, args: Arguments) -> None:
 
     tp = TopicPartition(args["topic"], args["partition"])
     if "start-offset" in args:
+        start = args["start-offset"]
         try:
-            producers = admin.describe_producers([tp])[tp]
+            found = admin.find_transaction(tp, start)
         except KafkaError as error:
             raise ToolError(f"Failed to validate producer state for partition {tp}: {reason(error)}") from None
-        start = args["start-offset"]
-        open_one = next((p for p in producers if p.current_transaction_start_offset == start), None)
-        if open_one is None:
+        if found is None:
             raise ToolError(f"Could not find any open transactions starting at offset {start} on partition {tp}")
-        epoch = open_one.coordinator_epoch or 0
-        spec = AbortTransactionSpec(tp, open_one.producer_id, open_one.producer_epoch, epoch)
+        spec = found
     elif "producer-id" in args:
         for name in ("producer-epoch", "coordinator-epoch"):
             if name not in args:
@@ -261,18 +255,11 @@ def _abort(admin: Admin, args: Arguments) -> None:
 
 
 def _find_hanging(admin: Admin, args: Arguments) -> None:
-    oldest = _now_ms() - args["max-transaction-timeout"] * MINUTE_MS
-    partitions = _partitions_to_search(admin, args)
-    open_ones: list[tuple[TopicPartition, ProducerState]] = []
-    for first in range(0, len(partitions), MOST_AT_ONCE):
-        found = admin.describe_producers(partitions[first : first + MOST_AT_ONCE], broker_id=args["broker-id"])
-        open_ones += [
-            (tp, p)
-            for tp, producers in sorted(found.items())
-            for p in producers
-            if p.current_transaction_start_offset is not None and p.last_timestamp < oldest
-        ]
-    hanging = [(tp, p) for tp, p in open_ones if _nobody_ends(admin, tp, p)]
+    found = admin.find_open_transactions(
+        _partitions_to_search(admin, args),
+        older_than_ms=args["max-transaction-timeout"] * MINUTE_MS,
+        broker_id=args["broker-id"],
+    )
     show(
         args,
         HANGING,
@@ -287,7 +274,8 @@ def _find_hanging(admin: Admin, args: Arguments) -> None:
                 p.last_timestamp,
                 (_now_ms() - p.last_timestamp) // MINUTE_MS,
             )
-            for tp, p in hanging
+            for tp, p, hangs in found
+            if hangs
         ],
     )
 
@@ -303,23 +291,6 @@ def _partitions_to_search(admin: Admin, args: Arguments) -> list[TopicPartition]
         for info in description.partitions
         if broker is None or any(node.id == broker for node in info.replicas)
     )
-
-
-def _nobody_ends(admin: Admin, tp: TopicPartition, producer: ProducerState) -> bool:
-    """Whether no coordinator has this partition in a transaction of this producer."""
-    from kavka.client.admin import AdminError
-    from kavka.common.errors import ErrorCode
-
-    names = [t.transactional_id for t in admin.list_transactions(producer_ids=[producer.producer_id])]
-    if not names:
-        return True
-    try:
-        described = admin.describe_transactions(names)
-    except AdminError as error:
-        if any(why.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND for why in error.errors.values()):
-            raise
-        described = error.results
-    return not any(tp in transaction.partitions for transaction in described.values())
 
 
 def _terminate(admin: Admin, args: Arguments) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import NamedTuple, NewType
+from uuid import UUID
 
 Offset = NewType("Offset", int)
 PartitionId = NewType("PartitionId", int)
@@ -27,6 +29,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def uuid_text(value: UUID) -> str:
+    """As Kafka writes ids: base64 for addresses, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

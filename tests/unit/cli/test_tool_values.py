@@ -7,51 +7,9 @@ import pytest
 from kavka.cli import configs, consumer_groups_reset, topics
 from kavka.cli.consumer_groups_describe import assignment_text
 from kavka.cli.log_dirs import size_text
-from kavka.cli.names import TopicFilter, uuid_of, uuid_text
-from kavka.cli.options import UsageError
+from kavka.cli.names import TopicFilter, uuid_of
 from kavka.cli.tool import ToolError
-from kavka.common.types import TopicPartition
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("P1D", 86_400_000),
-        ("PT1H30M", 5_400_000),
-        ("P1DT1S", 86_401_000),
-        ("PT0.5S", 500),
-        ("pt2m", 120_000),
-        ("-PT1S", -1000),
-        ("PT-1S", -1000),
-    ],
-)
-def test_durations(text, milliseconds):
-    assert consumer_groups_reset.duration_ms(text) == milliseconds
-
-
-@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1DT", "P1M", "PT1H1D", "P1.5D"])
-def test_what_is_no_duration(text):
-    with pytest.raises(UsageError, match="PnDTnHnMnS"):
-        consumer_groups_reset.duration_ms(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("1970-01-01T00:00:01.500", 1500),
-        ("1970-01-01T00:00:01", 1000),
-        ("1970-01-01T01:00:00.000+01:00", 0),
-        ("1970-01-01T00:00:00Z", 0),
-    ],
-)
-def test_times_are_utc_unless_they_say_otherwise(text, milliseconds):
-    assert consumer_groups_reset.milliseconds_of(text) == milliseconds
-
-
-@pytest.mark.parametrize("text", ["2020-01-01", "2020-13-01T00:00:00", "yesterday"])
-def test_what_is_no_time(text):
-    with pytest.raises(UsageError):
-        consumer_groups_reset.milliseconds_of(text)
+from kavka.common.types import TopicPartition, uuid_text
 
 
 def test_settings_with_commas_are_in_brackets():

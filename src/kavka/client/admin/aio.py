@@ -8,16 +8,14 @@ from typing import Any, Self
 
 from kavka.client.admin.brokers import Brokers
 from kavka.client.admin.configs import Configs
-from kavka.client.admin.groups import Groups
+from kavka.client.admin.hanging import Hanging
 from kavka.client.admin.log_dirs import LogDirs
-from kavka.client.admin.records import Records
 from kavka.client.admin.replicas import Replicas
-from kavka.client.admin.topics import Topics
-from kavka.client.admin.transactions import Transactions
+from kavka.client.admin.resets import Resets
 from kavka.client.admin_config import admin_config
 
 
-class Admin(Topics, Configs, Groups, Records, LogDirs, Brokers, Transactions, Replicas):
+class Admin(Resets, Hanging, Configs, LogDirs, Brokers, Replicas):
     """Looks after a cluster: topics, settings, groups, offsets, replicas.
 
         async with Admin(bootstrap_servers="localhost:9092") as admin:

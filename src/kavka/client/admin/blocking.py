@@ -28,7 +28,9 @@ from kavka.client.admin.types import (
     MemberToRemove,
     NewPartitions,
     NewTopic,
+    OffsetReset,
     OffsetSpec,
+    OpenTransaction,
     PartitionReassignment,
     ProducerState,
     ResourceType,
@@ -370,3 +372,44 @@ class Admin:
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The moves that are under way, of these partitions or of all."""
         return self._io.run(self._aio.list_partition_reassignments(partitions, timeout=timeout))
+
+    def plan_offset_reset(
+        self,
+        group: str,
+        way: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        value: int | str | Mapping[TopicPartition, int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> OffsetReset:
+        """What `alter_consumer_group_offsets` would have to set to move the group by one of the ways of Kafka's tool:
+        to-earliest, to-latest, to-current; to-offset and shift-by (with a number), to-datetime and by-duration (with
+        text), from-file (with offsets by partition). For the partitions given, or all for which the group has offsets.
+        Nothing is changed. A wish that cannot be is a BadReset."""
+        return self._io.run(self._aio.plan_offset_reset(group, way, partitions, value, timeout=timeout))
+
+    def group_state(self, group: str, *, timeout: float | None = None) -> str:
+        """Dead for a group that is not there, whatever the broker says of such."""
+        return self._io.run(self._aio.group_state(group, timeout=timeout))
+
+    def find_open_transactions(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        older_than_ms: int = 0,
+        broker_id: int | None = None,
+        timeout: float | None = None,
+    ) -> list[OpenTransaction]:
+        """What is open in these partitions with nothing written for `older_than_ms`, and which of it hangs; as their
+        leaders know it, or the broker that is named."""
+        return self._io.run(
+            self._aio.find_open_transactions(
+                partitions, older_than_ms=older_than_ms, broker_id=broker_id, timeout=timeout
+            )
+        )
+
+    def find_transaction(
+        self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
+    ) -> AbortTransactionSpec | None:
+        """What `abort_transaction` takes, for the transaction that is open in a partition from this offset on."""
+        return self._io.run(self._aio.find_transaction(partition, start_offset, timeout=timeout))

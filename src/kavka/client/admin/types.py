@@ -309,6 +309,30 @@ class ListedOffset(NamedTuple):
     leader_epoch: int | None
 
 
+class MovedOffset(NamedTuple):
+    """An offset that the partition does not have, and the nearest that it has."""
+
+    partition: TopicPartition
+    wanted: int
+    offset: int
+
+    def __str__(self) -> str:
+        than = "lower than earliest" if self.wanted < self.offset else "higher than latest"
+        return (
+            f"New offset ({self.wanted}) is {than} offset for topic partition {self.partition}. "
+            f"Value will be set to {self.offset}"
+        )
+
+
+@dataclass(slots=True)
+class OffsetReset:
+    """What would be set. `later` are partitions with no record of the time that was asked for, or after it."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    moved: list[MovedOffset] = field(default_factory=list)
+    later: list[TopicPartition] = field(default_factory=list)
+
+
 # --- producers and transactions
 
 
@@ -319,6 +343,14 @@ class ProducerState(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int | None
     current_transaction_start_offset: int | None
+
+
+class OpenTransaction(NamedTuple):
+    """Open in a partition. `hangs` says that no coordinator ends it."""
+
+    partition: TopicPartition
+    producer: ProducerState
+    hangs: bool = False
 
 
 class TransactionListing(NamedTuple):

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kavka.cli.names import uuid_text
+from kavka.common.types import uuid_text
 from kavka.protocol.messages import consumer_protocol, offsets_topic, transaction_log
 from kavka.protocol.primitives import Message, ProtocolError, TopMessage
 
@@ -118,6 +118,24 @@ def _embedded(kind: type[TopMessage], data: bytes) -> Any:
         return to_json(kind.decode(data, 2, version)[0], version)
     except ProtocolError:
         return base64.b64encode(data).decode()
+
+
+def record_to_json(
+    kinds: dict[int, tuple[type[TopMessage], type[TopMessage]]], key: bytes, value: bytes | None
+) -> dict[str, Any] | None:
+    """A record as Kafka's formatters show it: its key and its value, each with its version; None for a kind of key
+    that is not among `kinds`. What is no such record at all is a ProtocolError."""
+    kind = version_of(key)
+    if kind not in kinds:
+        return None
+    key_type, value_type = kinds[kind]
+    message = decode(key_type, key).message
+    assert message is not None
+    shown: dict[str, Any] = {"key": {"version": kind, "data": to_json(message, kind)}, "value": None}
+    if value is not None:
+        version, found = decode(value_type, value)
+        shown["value"] = {"version": version, "data": "unknown" if found is None else to_json(found, version)}
+    return shown
 
 
 def dumps(value: Any) -> str:

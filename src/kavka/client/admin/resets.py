@@ -1,0 +1,182 @@
+"""Where a group goes on reading: what a reset of its offsets would set, by every way that Kafka's tool has."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterable, Mapping
+
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.groups import Groups
+from kavka.client.admin.records import Records
+from kavka.client.admin.topics import Topics
+from kavka.client.admin.types import MovedOffset, OffsetReset, OffsetSpec
+from kavka.common.errors import ErrorCode
+from kavka.common.times import duration_ms, milliseconds_of
+from kavka.common.types import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+WAYS = (
+    "to-offset",
+    "to-datetime",
+    "by-duration",
+    "to-earliest",
+    "to-latest",
+    "shift-by",
+    "from-file",
+    "to-current",
+)
+INACTIVE = ("Empty", "Dead")
+"""The states of groups whose offsets may be set."""
+
+
+class BadReset(ValueError):
+    """What was asked for cannot be: a partition that is not there, a shift of nothing, a file with a wrong line."""
+
+
+class NoSuchPartitions(BadReset):
+    pass
+
+
+class Resets(Topics, Groups, Records):
+    async def plan_offset_reset(
+        self,
+        group: str,
+        way: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        value: int | str | Mapping[TopicPartition, int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> OffsetReset:
+        """What `alter_consumer_group_offsets` would have to set to move the group by one of the ways of Kafka's tool:
+        to-earliest, to-latest, to-current; to-offset and shift-by (with a number), to-datetime and by-duration (with
+        text), from-file (with offsets by partition). For the partitions given, or all for which the group has offsets.
+        Nothing is changed. A wish that cannot be is a BadReset."""
+        plan = OffsetReset()
+        if way == "from-file":
+            assert isinstance(value, Mapping)
+            await self._set_within(plan, value, timeout)
+            return plan
+        if partitions is None:
+            partitions = await self.list_consumer_group_offsets(group, timeout=timeout)
+        wanted = sorted(partitions)
+        await self._check_exist(wanted, timeout)
+        match way:
+            case "to-earliest":
+                plan.offsets = await self._at(wanted, OffsetSpec.earliest(), timeout)
+            case "to-latest":
+                plan.offsets = await self._at(wanted, OffsetSpec.latest(), timeout)
+            case "to-offset":
+                await self._set_within(plan, dict.fromkeys(wanted, _number(value)), timeout)
+            case "to-datetime":
+                await self._set_at_time(plan, wanted, milliseconds_of(str(value)), timeout)
+            case "by-duration":
+                await self._set_at_time(plan, wanted, int(time.time() * 1000) - duration_ms(str(value)), timeout)
+            case "shift-by":
+                await self._set_within(plan, await self._shifted(group, wanted, _number(value), timeout), timeout)
+            case "to-current":
+                plan.offsets = await self._current(group, wanted, timeout)
+            case _:
+                raise BadReset(f"'{way}' is not a way to reset offsets: {', '.join(WAYS)}")
+        return plan
+
+    async def group_state(self, group: str, *, timeout: float | None = None) -> str:
+        """Dead for a group that is not there, whatever the broker says of such."""
+        try:
+            return (await self.describe_consumer_groups([group], timeout=timeout))[group].state
+        except AdminError as error:
+            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                return "Dead"
+            raise
+
+    async def _check_exist(self, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
+        wanted = sorted(partitions)
+        names = sorted({tp.topic for tp in wanted})
+        if not names:
+            return
+        try:
+            described = await self.describe_topics(names, timeout=timeout)
+        except AdminError as error:
+            described = error.results
+        found = {
+            TopicPartition(str(name), info.partition)
+            for name, description in described.items()
+            for info in description.partitions
+        }
+        missing = [tp for tp in wanted if tp not in found]
+        if missing:
+            raise NoSuchPartitions(f'The partitions "{",".join(map(str, missing))}" do not exist')
+
+    async def _at(self, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None) -> Offsets:
+        specs = dict.fromkeys(partitions, spec)
+        found = await self.list_offsets(specs, timeout=timeout) if specs else {}
+        return {tp: at.offset for tp, at in found.items()}
+
+    async def _set_at_time(
+        self, plan: OffsetReset, partitions: list[TopicPartition], timestamp: int, timeout: float | None
+    ) -> None:
+        found = await self._at(partitions, OffsetSpec.for_timestamp(max(0, timestamp)), timeout)
+        plan.later = [tp for tp in partitions if found[tp] < 0]
+        plan.offsets = found | await self._at(plan.later, OffsetSpec.latest(), timeout)
+
+    async def _shifted(self, group: str, partitions: list[TopicPartition], by: int, timeout: float | None) -> Offsets:
+        committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
+        shifted = {}
+        for tp in partitions:
+            at = committed.get(tp)
+            if at is None:
+                raise BadReset(f"Cannot shift offset for partition {tp} since there is no current committed offset")
+            shifted[tp] = at.offset + by
+        return shifted
+
+    async def _current(self, group: str, partitions: list[TopicPartition], timeout: float | None) -> Offsets:
+        """What is committed; the end where nothing is."""
+        committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
+        found = {tp: at.offset for tp, at in committed.items() if at is not None}
+        rest = [tp for tp in partitions if tp not in found]
+        return {tp: found[tp] for tp in partitions if tp in found} | await self._at(rest, OffsetSpec.latest(), timeout)
+
+    async def _set_within(self, plan: OffsetReset, wanted: Mapping[TopicPartition, int], timeout: float | None) -> None:
+        """Offsets that the partitions do not have become the nearest that they have."""
+        await self._check_exist(wanted, timeout)
+        earliest = await self._at(wanted, OffsetSpec.earliest(), timeout)
+        latest = await self._at(wanted, OffsetSpec.latest(), timeout)
+        for tp, offset in wanted.items():
+            plan.offsets[tp] = min(max(offset, earliest[tp]), latest[tp])
+            if plan.offsets[tp] != offset:
+                plan.moved.append(MovedOffset(tp, offset, plan.offsets[tp]))
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise BadReset(f"'{value}' is not a number") from None
+
+
+def read_offsets_csv(lines: Iterable[str], groups: list[str], name: str) -> dict[str, Offsets]:
+    """topic,partition,offset for one group; group,topic,partition,offset for several. `name` is what the file is called
+    where a line is wrong."""
+    columns = 3 if len(groups) == 1 else 4
+    expected = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
+    plan: dict[str, Offsets] = {}
+    reader = csv.reader(lines)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return plan
+        except csv.Error as error:
+            raise BadReset(f"{name}: line {reader.line_num}: {error}") from None
+        if not row:
+            continue
+        where = f"{name}: line {reader.line_num}"
+        if len(row) not in (3, 4) or (len(row) == 3 and columns == 4):
+            raise BadReset(f"{where}: {expected} is expected")
+        group = groups[0] if len(row) == 3 else row[0]
+        try:
+            partition, offset = int(row[-2]), int(row[-1])
+        except ValueError:
+            raise BadReset(f"{where}: {expected} is expected, with numbers in the last two") from None
+        plan.setdefault(group, {})[TopicPartition(row[-3], partition)] = offset

@@ -1,0 +1,36 @@
+"""Times and durations as people write them (ISO 8601), in milliseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+_DURATION = re.compile(
+    r"([-+]?)P(?:([-+]?\d+)D)?(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{0,9})?)S)?)?", re.IGNORECASE
+)
+
+
+def milliseconds_of(text: str) -> int:
+    """YYYY-MM-DDThh:mm:ss.sss with or without a zone; without one it is UTC."""
+    if "T" not in text:
+        raise ValueError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a time: YYYY-MM-DDThh:mm:ss.sss is expected") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def duration_ms(text: str) -> int:
+    """PnDTnHnMnS."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.group(2, 4, 5, 6)) or match.group(3) in ("T", "t"):
+        raise ValueError(f"'{text}' is not a duration: PnDTnHnMnS is expected, as P1DT12H or PT30M")
+    days, hours, minutes, seconds = (float(piece or 0) for piece in match.group(2, 4, 5, 6))
+    total = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    return -total if match.group(1) == "-" else total
+
+
+def text_of(milliseconds: int) -> str:
+    """The same moment as text, in UTC, with a Z at the end."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,76 @@
+"""A real browser for the tests of the console: Debian's own chromium, driven by Playwright.
+
+Playwright's own download is not used: the browser is the distribution's package, installed here where we may. Every
+page collects what would tell of a hole: dialogs that opened (a script that ran), errors of scripts, and requests to
+anywhere but the console.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.support.missing import need_command, skip_loudly
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PATIENCE_MS = 60_000
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1280, "height": 900}
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Chromium without a window. A loud skip where there is none, a failure on CI."""
+    path = need_command("chromium", "chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        skip_loudly("playwright is not here: pip install playwright")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-dev-shm-usage"])
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+class Watch:
+    """What a page did that no page of ours may do."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.dialogs: list[str] = []
+        self.errors: list[str] = []
+        self.elsewhere: list[str] = []
+        self._origin = origin
+        page.on("dialog", self._on_dialog)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", self._on_request)
+
+    def _on_dialog(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _on_request(self, request: Any) -> None:
+        if not request.url.startswith((self._origin, "data:", "blob:")):
+            self.elsewhere.append(request.url)
+
+    def check(self) -> None:
+        assert (self.dialogs, self.errors, self.elsewhere) == ([], [], [])
+
+
+@contextmanager
+def page_of(chromium: Browser, origin: str, **options: Any) -> Iterator[tuple[Page, Watch]]:
+    """A page of its own, without anything of the others; `options` are those of Playwright's new_context."""
+    context = chromium.new_context(**{"viewport": DESK, "base_url": origin, **options})
+    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_navigation_timeout(PATIENCE_MS)
+    page = context.new_page()
+    try:
+        yield page, Watch(page, origin)
+    finally:
+        context.close()
