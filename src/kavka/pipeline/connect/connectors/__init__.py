@@ -14,4 +14,11 @@ class Plugin(NamedTuple):
     """Classes of Kafka and of others that do the same with the same options."""
 
 
-PLUGINS: tuple[Plugin, ...] = ()
+_HERE = "kavka.pipeline.connect.connectors"
+_KAFKA_FILE = "org.apache.kafka.connect.file"
+
+PLUGINS: tuple[Plugin, ...] = (
+    Plugin("FileStreamSource", f"{_HERE}.files:FileStreamSource", (f"{_KAFKA_FILE}.FileStreamSourceConnector",)),
+    Plugin("FileStreamSink", f"{_HERE}.file_sink:FileStreamSink", (f"{_KAFKA_FILE}.FileStreamSinkConnector",)),
+    Plugin("FolderSource", f"{_HERE}.files:FolderSource"),
+)

@@ -1,0 +1,145 @@
+"""Records of topics to a file, one line each: Kafka's FileStreamSink."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kavka.common.config import HIGH
+from kavka.pipeline.connect.api import Context, Sink, query_id
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.options import Option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_COPY = 1 << 24
+
+
+class FileStreamSink(Sink):
+    """Values of records, one line each, appended to a file. Each is there once, also after a crash.
+
+    Text is written as it is, structs as JSON. Beside the file is a folder, `.NAME.kavka`, that says how long the file
+    was when the last batch began: a batch that is written again after a crash takes the place of what there is of it.
+    Nobody else may write to the file. On a cluster of Spark's it must be on a file system that the tasks share."""
+
+    exactly_once = True
+    options = (
+        Option("file", default="", doc="The file, on the worker's machine. Empty: standard output.", importance=HIGH),
+    )
+
+    def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
+        from pyspark.sql import functions as f
+
+        from kavka.pipeline.connect.connectors.columns import text_of
+
+        text = records.select(f.coalesce(text_of(records, "value"), f.lit("null")).alias("value"))
+        if not context["file"]:
+            for row in text.toLocalIterator():
+                print(row.value)
+            sys.stdout.flush()
+            return
+        try:
+            target = Target(Path(context["file"]).absolute())
+            target.begin(query_id(context), batch_id)
+            task = write_part(str(target.parts))
+            written = text.mapInArrow(task, "partition int, part string").collect()
+            target.append([row.part for row in sorted(written)])
+        except OSError as error:
+            raise ConnectError(f"{context['file']} cannot be written: {error.strerror or error}") from None
+
+
+def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does: its lines go to a file of its own. An attempt that failed leaves one that nobody asks for."""
+
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        path = os.path.join(folder, uuid.uuid4().hex)
+        size = 0
+        with open(path, "wb") as file:
+            for batch in batches:
+                column = batch.column(0).cast(pa.string())
+                if len(column):
+                    # The data of a column of lines with their ends is the text of the file.
+                    lines = pc.binary_join_element_wise(column, "", "\n")
+                    offset, data = lines.buffers()[1:]
+                    ends = memoryview(offset).cast("i")
+                    chunk = memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]
+                    size += file.write(chunk)
+        if size:
+            yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int32()), "part": [path]})
+
+    return task
+
+
+class Target:
+    """The file with the folder beside it. `state` has the query and number of the last batch that was begun, and the
+    file's length then. It is on disk before the batch's first byte is: whatever there is beyond that length belongs to
+    the batch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = path.with_name(f".{path.name}.kavka")
+        self.parts = self.folder / "parts"
+        self._state = self.folder / "state"
+
+    def begin(self, query: str, batch: int) -> None:
+        """Cut off what there is of this batch, or note where it begins."""
+        shutil.rmtree(self.parts, ignore_errors=True)
+        self.parts.mkdir(parents=True)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        found = self._read()
+        if found is not None and found["query"] == query and found["batch"] == batch:
+            if found["length"] < size:
+                os.truncate(self.path, found["length"])
+            return
+        self._write({"query": query, "batch": batch, "length": size})
+
+    def append(self, parts: list[str]) -> None:
+        with self.path.open("ab") as file:
+            for part in parts:
+                try:
+                    with open(part, "rb") as lines:
+                        shutil.copyfileobj(lines, file, _COPY)
+                except FileNotFoundError:
+                    raise ConnectError(
+                        f"what a task has written to {self.parts} is not there: the tasks must run on this machine, "
+                        "or the file be on a file system that they share"
+                    ) from None
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._state.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise ConnectError(f"{self._state} is damaged: remove it, and the next batch is appended") from None
+        return dict(found)
+
+    def _write(self, state: dict[str, Any]) -> None:
+        temporary = self._state.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._state)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,194 @@
+"""Which lines of growing, rotated and cut files are read, and that none is read twice."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect.connectors import lines
+from kavka.pipeline.connect.connectors.files import FileStreamSource, _next
+from kavka.pipeline.connect.connectors.following import Place, locate
+from kavka.pipeline.connect.errors import ConnectError
+
+
+class Reader:
+    """Reads on from where it stopped, as the source does."""
+
+    def __init__(self, *paths: Path, most: int = 1 << 20) -> None:
+        self.paths = list(paths)
+        self.offsets: dict[str, dict[str, Any]] = {}
+        self.most = most
+
+    def step(self) -> list[str] | None:
+        end = _next(self.paths, self.offsets, self.most)
+        if end is None:
+            return None
+        found = []
+        for name, one in sorted(end.items()):
+            if one != self.offsets.get(name) and one["begin"] != one["position"]:
+                place = Place.from_json(one)
+                where = locate(Path(name), place)
+                assert where is not None
+                found += read(where, place.begin, place.position)
+        self.offsets = end
+        return found
+
+    def all(self) -> list[str]:
+        found: list[str] = []
+        while (step := self.step()) is not None:
+            found += step
+        return found
+
+
+def read(path: Path, begin: int, end: int, tasks: int = 1, block: int = lines.BLOCK) -> list[str]:
+    parts = [part for piece in lines.cut([(str(path), begin, end)], tasks) for part in piece]
+    return [line for part in parts for column in lines.read(*part, block) for line in column.to_pylist()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_only_whole_lines_are_read_and_what_follows_is_read_later(log: Path) -> None:
+    reader = Reader(log)
+    assert reader.all() == []
+    append(log, "one\ntwo\nthr")
+    assert reader.all() == ["one", "two"]
+    assert reader.all() == []
+    append(log, "ee\n\nfour\n")
+    assert reader.all() == ["three", "", "four"]
+
+
+def test_a_rotated_file_is_read_to_its_end_before_the_new_one(log: Path) -> None:
+    reader = Reader(log)
+    append(log, "one\n")
+    assert reader.all() == ["one"]
+    append(log, "two\nlast without an end")
+    log.rename(log.with_name("app.log.1"))
+    assert reader.all() == ["two"]
+    append(log, "three\n")
+    assert reader.all() == ["last without an end", "three"]
+    assert reader.all() == []
+
+
+def test_a_file_rotated_away_and_deleted_leaves_the_new_one_to_be_read(log: Path) -> None:
+    reader = Reader(log)
+    append(log, "one\n")
+    assert reader.all() == ["one"]
+    log.unlink()
+    assert reader.all() == []
+    append(log, "two, and longer than before\n")
+    assert reader.all() == ["two, and longer than before"]
+
+
+def test_a_file_that_is_cut_is_read_from_its_beginning(log: Path) -> None:
+    reader = Reader(log)
+    append(log, "one\ntwo\n")
+    assert reader.all() == ["one", "two"]
+    os.truncate(log, 0)
+    assert reader.all() == []
+    append(log, "new\n")
+    assert reader.all() == ["new"]
+
+
+def test_a_file_that_is_cut_and_has_grown_beyond_the_old_end_is_known_by_its_first_bytes(log: Path) -> None:
+    reader = Reader(log)
+    append(log, "one\n")
+    assert reader.all() == ["one"]
+    os.truncate(log, 0)
+    append(log, "other\nlines\n")
+    assert reader.all() == ["other", "lines"]
+
+
+def test_a_file_written_anew_with_the_same_beginning_is_read_on(log: Path) -> None:
+    reader = Reader(log)
+    append(log, "one\ntwo\n")
+    assert reader.all() == ["one", "two"]
+    fresh = log.with_name("fresh")
+    append(fresh, "one\ntwo\nthree\n")
+    fresh.replace(log)
+    assert reader.all() == ["three"]
+
+
+def test_a_position_that_a_user_has_set_counts_for_any_file(log: Path) -> None:
+    append(log, "one\ntwo\n")
+    reader = Reader(log)
+    reader.offsets = {str(log): {"position": 4}}
+    assert reader.all() == ["two"]
+
+
+@pytest.mark.parametrize("found", [{}, {"position": -1}, {"position": "4"}, {"position": 1, "inode": "x"}])
+def test_an_offset_that_is_none_is_refused(found: dict[str, Any]) -> None:
+    with pytest.raises(ConnectError, match=r"^/a: "):
+        FileStreamSource.check_offsets({"/a": found})
+
+
+def test_batches_are_of_about_the_size_asked_for_and_a_longer_line_is_one_of_its_own(log: Path) -> None:
+    reader = Reader(log, most=10)
+    append(log, "12345\n12345\n" + "x" * 50 + "\n1\n")
+    assert [reader.step() for _ in range(5)] == [["12345"], ["12345"], ["x" * 50], ["1"], None]
+
+
+def test_files_of_a_folder_are_read_each_from_where_it_was(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    reader = Reader(first, second)
+    append(first, "a1\n")
+    append(second, "b1\n")
+    assert reader.all() == ["a1", "b1"]
+    append(second, "b2\n")
+    assert reader.all() == ["b2"]
+
+
+def test_a_file_renamed_within_the_folder_is_not_read_again(tmp_path: Path) -> None:
+    first, other = tmp_path / "a.log", tmp_path / "a-1.log"
+    reader = Reader(first)
+    append(first, "one\n")
+    assert reader.all() == ["one"]
+    append(first, "two\n")
+    first.rename(other)
+    append(first, "three\n")
+    reader.paths = [other, first]
+    assert sorted(reader.all()) == ["three", "two"]
+    append(other, "late\n")
+    assert reader.all() == ["late"]
+
+
+def test_a_file_of_a_folder_that_is_moved_out_of_the_pattern_is_read_to_its_end(tmp_path: Path) -> None:
+    first, other = tmp_path / "a.log", tmp_path / "b.log"
+    reader = Reader(first, other)
+    append(first, "one\n")
+    assert reader.all() == ["one"]
+    append(first, "two\n")
+    first.rename(tmp_path / "a.log.1")
+    append(other, "b\n")
+    reader.paths = [other]
+    assert sorted(reader.all()) == ["b", "two"]
+    append(first, "three\n")
+    reader.paths = [first, other]
+    assert reader.all() == ["three"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_line_is_read_once_however_a_file_is_cut_into_tasks_and_blocks(log: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    expected = ["é" * chance.choice([0, 1, 3, 40]) + str(number) for number in range(chance.randint(1, 60))]
+    ending = chance.choice(["\n", "\r\n"])
+    log.write_bytes("".join(line + ending for line in expected).encode())
+    size = log.stat().st_size
+    for tasks in (1, 2, 3, 7, size):
+        assert read(log, 0, size, tasks, chance.choice([1 << 20, 64])) == expected
+
+
+def test_bytes_that_are_no_text_are_replaced(log: Path) -> None:
+    log.write_bytes(b"good\nb\xffd\n")
+    assert read(log, 0, log.stat().st_size) == ["good", "b�d"]
