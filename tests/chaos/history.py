@@ -147,6 +147,10 @@ class History:
         with self._lock:
             return sum(map(len, self.group_read.values()))
 
+    def read_up_to(self) -> dict[int, int]:
+        with self._lock:
+            return {partition: max(offsets, default=-1) + 1 for partition, offsets in self.group_read.items()}
+
     def longest_wait(self, begin: float, end: float) -> tuple[float, int]:
         """The longest time without an acknowledgement in any partition from `begin` to `end`, and that partition."""
         with self._lock:

@@ -6,9 +6,9 @@ does not hold up the others. All of what the clients hear goes to the `History`.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -157,14 +157,28 @@ class RdkafkaSender(Sender):
 
 
 class Reader(Worker):
-    """A member of the group."""
+    """A member of the group. What could not be committed is committed the next time, unless others have it by then."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
         super().__init__(name, topic, bootstrap)
         self.history = history
+        self.partitions: list[int] = []
+        """Assigned to it at last."""
+        self.troubles: deque[str] = deque(maxlen=5)
+        """The last commits that failed: when, and why."""
 
     def done_with(self, offsets: dict[int, int]) -> None:
         self.history.commit(offsets)
+
+    def assigned(self, partitions: Iterable[int]) -> None:
+        self.partitions = sorted(partitions)
+        self.history.assigned(self.name, self.partitions)
+
+    def failed(self, error: Exception, offsets: object) -> None:
+        self.troubles.append(f"{time.strftime('%H:%M:%S')} {offsets}: {error!r}")
+
+    def __str__(self) -> str:
+        return f"{self.name} has {self.partitions}, troubles {list(self.troubles)}"
 
 
 class OurReader(Reader):
@@ -186,19 +200,22 @@ class OurReader(Reader):
             def commit() -> None:
                 offsets = {tp: OffsetAndMetadata(offset) for tp, offset in positions.items()}
                 if offsets:
-                    with contextlib.suppress(KafkaError):
+                    try:
                         consumer.commit_sync(offsets, timeout=5.0)
                         self.done_with({tp.partition: offset for tp, offset in positions.items()})
-                positions.clear()
+                        positions.clear()
+                    except KafkaError as error:
+                        self.failed(error, offsets)
 
             reader = self
 
             class Listener:
                 def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-                    reader.history.assigned(reader.name, [tp.partition for tp in partitions])
+                    reader.assigned(tp.partition for tp in partitions)
 
                 def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
                     commit()
+                    positions.clear()
 
                 def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
                     positions.clear()
@@ -239,18 +256,26 @@ class RdkafkaReader(Reader):
         def commit() -> None:
             offsets = [confluent_kafka.TopicPartition(self.topic, p, offset) for p, offset in positions.items()]
             if offsets:
-                with contextlib.suppress(KafkaException):
+                try:
                     answers = consumer.commit(offsets=offsets, asynchronous=False) or []
-                    self.done_with({each.partition: each.offset for each in answers if each.error is None})
+                    done = {each.partition: each.offset for each in answers if each.error is None}
+                    self.done_with(done)
+                    for partition in done:
+                        positions.pop(partition, None)
+                except KafkaException as error:
+                    self.failed(error, offsets)
+
+        def revoked(_: Any, partitions: Iterable[confluent_kafka.TopicPartition]) -> None:
+            commit()
             positions.clear()
 
         def assigned(_: Any, partitions: Iterable[confluent_kafka.TopicPartition]) -> None:
-            self.history.assigned(self.name, [tp.partition for tp in partitions])
+            self.assigned(tp.partition for tp in partitions)
 
         consumer.subscribe(
             [self.topic],
             on_assign=assigned,
-            on_revoke=lambda _, partitions: commit(),
+            on_revoke=revoked,
             on_lost=lambda _, partitions: positions.clear(),
         )
         committed = time.monotonic()

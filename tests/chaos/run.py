@@ -331,7 +331,10 @@ class Run:
         try:
             wait_until(lambda: self.history.committed == ends, timeout=SETTLED_S, what="the group at the ends")
         except TimeoutError as error:
-            raise TimeoutError(f"{error}: committed {self.history.committed}, ends {ends}; dead: {self._dead()}")
+            readers = "; ".join(map(str, self.load.readers))
+            raise TimeoutError(
+                f"{error}: committed {self.history.committed}, read {self.history.read_up_to()}, ends {ends}; {readers}"
+            )
 
     def last_read(self) -> list[Violation]:
         """All of the topic with Apache's console consumer."""

@@ -45,6 +45,9 @@ class EpochEnd(NamedTuple):
 
 
 class OffsetLookup:
+    """Whoever refuses, or cannot be reached, is perhaps not the leader any more: then newer metadata is wanted. Nobody
+    else would ask, as a partition is not fetched while its position is looked for, or in doubt."""
+
     def __init__(self, config: ClientConfig, cluster: Cluster) -> None:
         self._cluster = cluster
         self._isolation = 1 if config["isolation.level"] == "read_committed" else 0
@@ -84,6 +87,8 @@ class OffsetLookup:
                 raise result
             else:
                 why = result or why
+        if why is not None:
+            self._cluster.request_update()
         return why
 
     def _by_leader(self, asked: Mapping[TopicPartition, Any]) -> dict[int, dict[TopicPartition, Any]]:
@@ -100,7 +105,6 @@ class OffsetLookup:
         wait = self._backoff.delay(failures)
         if time.monotonic() + wait >= deadline:
             raise KafkaTimeout(what)
-        self._cluster.request_update()
         await asyncio.sleep(wait)
 
     async def _ask(
@@ -169,6 +173,7 @@ class OffsetLookup:
             except KafkaError as error:
                 if not error.retriable or self._cluster.closed:
                     raise
+                self._cluster.request_update()
                 continue
             for topic_result in response.topics:
                 for one in topic_result.partitions:
@@ -177,6 +182,8 @@ class OffsetLookup:
                         found[tp] = EpochEnd(one.leader_epoch, one.end_offset)
                     elif one.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                         raise error_of(one.error_code, f"{tp}: {error_of(one.error_code)}")
+                    else:
+                        self._cluster.request_update()
         return found
 
 
