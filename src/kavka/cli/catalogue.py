@@ -82,7 +82,11 @@ TOOLS = (
     ),
     Tool("console-producer", RECORDS, "send lines of standard input", "kavka.cli.console_producer"),
     Tool("console-consumer", RECORDS, "print the records of topics", "kavka.cli.console_consumer"),
-    Tool("console", RECORDS, "the two above, in two words", "kavka.cli.console"),
+    Tool("console", BROKER, "a cluster on a web page", "kavka.cli.console"),
+    Tool(
+        "console-user", BROKER, "who may log in to the console", "kavka.cli.console",
+        main="user_main", table="USER_COMMAND", scripts=(),
+    ),
     Tool("get-offsets", RECORDS, "first and last offsets of partitions", "kavka.cli.get_offsets"),
     Tool("dump-log", RECORDS, "show what is in the files of a log", "kavka.cli.dump_log"),
     Tool("producer-perf-test", PERFORMANCE, "how fast records can be sent", "kavka.cli.producer_perf_test"),

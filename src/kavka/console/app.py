@@ -1,0 +1,365 @@
+"""The application: what is served where, and the order of start and stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kavka.console import pages as _pages  # noqa: F401  (importing them registers them)
+from kavka.console.alerts import judge, load_rules
+from kavka.console.auth import Auth, Role, TooSoon, User, UsersError, UsersFile
+from kavka.console.cluster import ClusterHandle
+from kavka.console.context import Console, Context
+from kavka.console.errors import Refused, explained
+from kavka.console.guard import Guard, authenticate, check_token, cookie_name
+from kavka.console.jsons import JsonAnswer
+from kavka.console.live import EventStream, samples
+from kavka.console.openapi import description
+from kavka.console.registry import OPERATIONS, Done, Operation, audited_arguments
+from kavka.console.sampler import Sampler
+from kavka.console.settings import ConsoleSettings
+from kavka.console.store import AuditLine, Store
+from kavka.console.views import HERE, PAGES, Page, View
+
+log = logging.getLogger(__name__)
+audit_log = logging.getLogger("kavka.console.audit")
+
+MAX_BODY = 8 * 1024 * 1024
+MAX_FIELDS = 2000
+NOBODY = User("", Role.VIEW)
+A_YEAR = "public, max-age=31536000, immutable"
+
+
+def create_app(settings: ConsoleSettings) -> Starlette:
+    """Raises SettingsError, UsersError, OSError where it cannot be."""
+    settings.check()
+    users = UsersFile(settings.users) if settings.users is not None else None
+    if users is not None and not users.users():
+        raise UsersError(f"{settings.users} has no users (kavka console-user --add makes one)")
+    store = Store(settings.data)
+    store.open()
+    console = Console(settings, store, Auth(users))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        for cluster in settings.clusters:
+            console.clusters[cluster.name] = ClusterHandle(cluster, store)
+        sampler = Sampler(list(console.clusters.values()), judge)
+        try:
+            for handle in console.clusters.values():
+                await handle.start()
+                await load_rules(handle)
+            sampler.start()
+            yield
+        finally:
+            await sampler.close()
+            for handle in console.clusters.values():
+                await handle.close()
+            store.close()
+
+    web = Web(console)
+    app = Starlette(
+        routes=web.routes(),
+        middleware=[
+            Middleware(Guard, settings=settings),
+            Middleware(SmallBodies),
+            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3),
+        ],
+        exception_handlers={Refused: web.failed, HTTPException: web.failed, Exception: web.failed},
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    return app
+
+
+class SmallBodies:
+    """A body that is larger than any form of ours is not read on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = 0
+
+        async def counted() -> Any:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY:
+                raise Refused("this is too large", 413)
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class Web:
+    """The handlers of requests."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.cookie = cookie_name(console.settings)
+
+    def routes(self) -> list[Any]:
+        return [
+            Route("/", self.home),
+            Route("/healthz", self.health),
+            Route("/login", self.login_page, methods=["GET"]),
+            Route("/login", self.log_in, methods=["POST"]),
+            Route("/logout", self.log_out, methods=["POST"]),
+            Route("/api/openapi.json", self.openapi),
+            *(Route("/api" + o.path, self._serve(o), methods=[o.method]) for o in OPERATIONS.values()),
+            Route("/c/{cluster}", self.home_of),
+            Route("/c/{cluster}/events", self.events),
+            *(Route("/c/{cluster}" + p.path, self._show(p)) for p in PAGES),
+            Mount("/static", Static(directory=HERE / "static")),
+        ]
+
+    # --- who
+
+    async def context(self, request: Request) -> Context:
+        """Raises Refused (401) for nobody, (404) for a cluster that is none of ours."""
+        user = await authenticate(request, self.console.auth, self.cookie)
+        if user is None:
+            raise Refused("log in first", 401)
+        name = request.path_params.get("cluster")
+        cluster = self.console.cluster(name) if name is not None else None
+        return Context(self.console, user, request.client.host if request.client else "", cluster)
+
+    def _view(self, request: Request, context: Context, page: Page | None = None) -> View:
+        token = request.cookies.get(self.cookie, "")
+        if not token:
+            token = request.scope["new_token"] = self.console.auth.new_token()
+        return View(request, context, page, self.console.auth.csrf_of(token))
+
+    def _with_cookie(self, request: Request, response: Response, token: str = "") -> Response:
+        token = token or request.scope.get("new_token", "")
+        if token:
+            secure = request.url.scheme == "https"
+            response.set_cookie(self.cookie, token, httponly=True, samesite="strict", secure=secure, path="/")
+        return response
+
+    # --- pages
+
+    async def home(self, request: Request) -> Response:
+        return RedirectResponse(f"/c/{next(iter(self.console.clusters))}/overview", 302)
+
+    async def home_of(self, request: Request) -> Response:
+        return RedirectResponse(f"/c/{self.console.cluster(request.path_params['cluster']).name}/overview", 302)
+
+    async def health(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def openapi(self, request: Request) -> Response:
+        await self.context(request)
+        return JsonAnswer(description())
+
+    def _show(self, page: Page) -> Any:
+        async def show(request: Request) -> Response:
+            context = await self.context(request)
+            context.require(page.role)
+            context.cluster.look()
+            return self._with_cookie(request, await page.function(self._view(request, context, page)))
+
+        return show
+
+    async def events(self, request: Request) -> Response:
+        context = await self.context(request)
+        return EventStream(samples(context.cluster))
+
+    # --- log in and out
+
+    async def login_page(self, request: Request) -> Response:
+        if not self.console.auth.needed:
+            return RedirectResponse("/", 302)
+        return self._login_form(request, "", 200)
+
+    def _login_form(self, request: Request, error: str, status: int, name: str = "") -> Response:
+        view = self._view(request, Context(self.console, NOBODY, ""))
+        after = request.query_params.get("next", "/")
+        return self._with_cookie(
+            request, view.render("login.html", status=status, error=error, name=name, after=_local(after))
+        )
+
+    async def log_in(self, request: Request) -> Response:
+        form = await self._form(request)
+        name, password = _first(form, "name"), _first(form, "password")
+        try:
+            check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
+            user = await self.console.auth.check(name, password)
+        except Refused as error:
+            return self._login_form(request, str(error), error.status, name)
+        except TooSoon as error:
+            return self._login_form(request, str(error), 429, name)
+        except UsersError as error:
+            return self._login_form(request, str(error), 503, name)
+        address = request.client.host if request.client else ""
+        await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
+        if user is None:
+            return self._login_form(request, "that name and password do not belong together", 401, name)
+        answer = RedirectResponse(_local(_first(form, "next") or "/"), 303)
+        return self._with_cookie(request, answer, self.console.auth.begin(user))
+
+    async def log_out(self, request: Request) -> Response:
+        form = await self._form(request)
+        check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
+        self.console.auth.end(request.cookies.get(self.cookie, ""))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(self.cookie)
+        return answer
+
+    # --- operations
+
+    def _serve(self, operation: Operation) -> Any:
+        async def serve(request: Request) -> Response:
+            context = await self.context(request)
+            if operation.method == "GET":
+                context.require(operation.role)
+                given: Mapping[str, Any] = _lists(request.query_params.multi_items())
+            else:
+                given = await self._body(request)
+                check_token(request, self.console.auth, _first(given, "csrf"), self.cookie)
+            if context.of is not None:
+                context.of.look()
+            result = await self.perform(operation, context, request.path_params, given)
+            if isinstance(result, Response):
+                return result
+            if isinstance(result, Done) and _wants_page(request):
+                return self._go_on(request, context, result)
+            return JsonAnswer(result)
+
+        return serve
+
+    async def perform(
+        self, operation: Operation, context: Context, path: Mapping[str, str], given: Mapping[str, Any]
+    ) -> Any:
+        """Check the role and the input, do it, write it down. Raises what `failed` answers."""
+        if not operation.audited:
+            return await operation.function(context, **operation.arguments(path, given))
+        outcome, kept = "failed", {name: value for name, value in path.items() if name != "cluster"}
+        try:
+            context.require(operation.role)
+            arguments = operation.arguments(path, given)
+            kept = audited_arguments(operation, arguments)
+            result = await operation.function(context, **arguments)
+            outcome = "done"
+            return result
+        except Exception as error:
+            known = explained(error)
+            outcome = known[1] if known else f"failed: {type(error).__name__}"
+            raise
+        finally:
+            cluster = context.of.name if context.of else ""
+            await self._audit(context.user.name, context.address, cluster, operation.name, kept, outcome)
+
+    async def _audit(
+        self, user: str, address: str, cluster: str, action: str, arguments: dict[str, Any], outcome: str
+    ) -> None:
+        audit_log.info("%s at %s, cluster %s: %s %s: %s", user, address, cluster, action, arguments, outcome)
+        await self.console.store.audit(AuditLine(time.time(), user[:64], address, cluster, action, arguments, outcome))
+
+    def _go_on(self, request: Request, context: Context, done: Done) -> Response:
+        """Without script: the page after a form."""
+        location = _local(done.location or urlsplit(request.headers.get("referer", "/")).path)
+        mark = "&" if "?" in location else "?"
+        return RedirectResponse(f"{location}{mark}said={self.console.say(done.message)}", 303)
+
+    # --- bodies
+
+    async def _form(self, request: Request) -> dict[str, Any]:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+            raise Refused("a form or JSON is expected", 415)
+        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+            found = []
+            for name, value in form.multi_items():
+                text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
+                found.append((name, text))
+        return _lists(found)
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return await self._form(request)
+        try:
+            found = json.loads(await request.body() or b"{}")
+        except (ValueError, RecursionError):
+            raise Refused("this is not JSON") from None
+        if not isinstance(found, dict):
+            raise Refused("a JSON object is expected")
+        return found
+
+    # --- errors
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=400)
+        if isinstance(error, HTTPException):
+            status, line, field = error.status_code, _http_words(error), ""
+        else:
+            known = explained(error)
+            field = error.field if isinstance(error, Refused) else ""
+            if known is None:
+                log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+                known = 500, "the console made a mistake; its log says more"
+            status, line = known
+        if not _wants_page(request):
+            return JsonAnswer({"error": line, "field": field}, status)
+        if status == 401:
+            return RedirectResponse(f"/login?next={request.url.path}", 303)
+        user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or NOBODY
+        cluster = self.console.clusters.get(request.path_params.get("cluster", ""))
+        view = self._view(request, Context(self.console, user, "", cluster if user is not NOBODY else None))
+        back = _local(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
+        return self._with_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
+
+
+class Static(StaticFiles):
+    """With the hash in their address, files are kept by browsers for good."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        if answer.status_code == 200:
+            answer.headers["Cache-Control"] = A_YEAR if b"v=" in scope["query_string"] else "no-cache"
+        return answer
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _http_words(error: HTTPException) -> str:
+    return {404: "there is no such page", 405: "not in this way"}.get(error.status_code, str(error.detail))
+
+
+def _lists(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _first(form: Mapping[str, Any], name: str) -> str:
+    value = form.get(name, "")
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    return value if isinstance(value, str) else ""
+
+
+def _local(path: str) -> str:
+    """An address of ours; anything else is the first page."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\n" not in path else "/"

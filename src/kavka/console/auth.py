@@ -1,0 +1,285 @@
+"""Users, roles, passwords and sessions.
+
+The file of users has one line for each: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. It is read again when
+it changes, so that a user can be added or thrown out while the console runs. Sessions live in memory: a restart ends
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+SESSION_IDLE_S = 8 * 3600.0
+SESSION_MAX_S = 24 * 3600.0
+MAX_SESSIONS = 10_000
+# After a wrong password the same name waits, twice as long each time.
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+MAX_WAITING_NAMES = 10_000
+
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
+MAX_PASSWORD = 1024
+NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+class Role(IntEnum):
+    """What a user may do; each may do what those before it may."""
+
+    VIEW = 1
+    OPERATE = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def by_word(cls, word: str) -> Role:
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            raise ValueError(f"a role is one of {', '.join(role.word for role in cls)}, not '{word}'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    role: Role
+
+
+# Whoever sits at the machine, where the console listens on localhost alone and has no file of users.
+LOCAL_USER = User("local", Role.ADMIN)
+
+
+class UsersError(ValueError):
+    """The file of users cannot be used; `str()` is the line that says why."""
+
+
+# --- passwords
+
+
+def hashed(password: str) -> str:
+    salt = secrets.token_bytes(16)
+    digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
+    return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${salt.hex()}${digest.hex()}"
+
+
+def verified(password: str, stored: str) -> bool:
+    try:
+        kind, n, r, p, salt, digest = stored.split("$")
+        if kind != "scrypt":
+            return False
+        found = _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p))
+        return hmac.compare_digest(found, bytes.fromhex(digest))
+    except ValueError:
+        return False
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r)
+
+
+# What the password of a user that does not exist is compared with, so that it takes as long.
+_NOBODY = hashed(secrets.token_hex(16))
+
+
+# --- the file of users
+
+
+class UsersFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_at: tuple[int, int, int] | None = None
+        self._users: dict[str, tuple[User, str]] = {}
+
+    def users(self) -> dict[str, tuple[User, str]]:
+        """By name: the user and the hash of the password. Raises UsersError."""
+        try:
+            status = self.path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp != self._read_at:
+                self._users = self._parse(self.path.read_text(encoding="utf-8"))
+                self._read_at = stamp
+        except OSError as error:
+            raise UsersError(f"{self.path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UsersError(f"{self.path}: this is not text in UTF-8") from None
+        return self._users
+
+    def _parse(self, text: str) -> dict[str, tuple[User, str]]:
+        found = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            pieces = line.strip().split(":")
+            if len(pieces) != 3 or not NAME.fullmatch(pieces[0]) or not pieces[2].startswith("scrypt$"):
+                raise UsersError(f"{self.path}:{number}: name:role:hash is expected (kavka console-user writes it)")
+            try:
+                role = Role.by_word(pieces[1])
+            except ValueError as error:
+                raise UsersError(f"{self.path}:{number}: {error}") from None
+            found[pieces[0]] = User(pieces[0], role), pieces[2]
+        return found
+
+    def put(self, name: str, role: Role, password: str) -> None:
+        if not NAME.fullmatch(name):
+            raise UsersError(f"'{name}' is no name for a user: letters, digits and . _ @ - are")
+        if not password:
+            raise UsersError("an empty password is none")
+        if len(password) > MAX_PASSWORD:
+            raise UsersError(f"a password has at most {MAX_PASSWORD} characters")
+        users = dict(self.users()) if self.path.exists() else {}
+        users[name] = User(name, role), hashed(password)
+        self._write(users)
+
+    def remove(self, name: str) -> None:
+        users = dict(self.users())
+        if users.pop(name, None) is None:
+            raise UsersError(f"{self.path} has no user '{name}'")
+        self._write(users)
+
+    def _write(self, users: dict[str, tuple[User, str]]) -> None:
+        """Replaced as a whole, readable by its owner alone."""
+        folder = self.path.absolute().parent
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".users-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                for user, stored in users.values():
+                    file.write(f"{user.name}:{user.role.word}:{stored}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self.path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+# --- sessions
+
+
+@dataclass(slots=True)
+class Session:
+    name: str
+    began: float
+    used: float
+
+
+class TooSoon(Exception):
+    """After wrong passwords; `seconds` to wait."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"too many wrong passwords: wait {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class Auth:
+    """Who somebody is. With no file of users everybody is `LOCAL_USER`: only for a console on localhost."""
+
+    def __init__(self, users: UsersFile | None) -> None:
+        self.users = users
+        self._secret = secrets.token_bytes(32)
+        self._sessions: dict[str, Session] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
+        self._known: dict[bytes, tuple[str, str]] = {}
+        self._one_at_a_time = asyncio.Semaphore(2)
+
+    @property
+    def needed(self) -> bool:
+        return self.users is not None
+
+    def user_of(self, name: str) -> User | None:
+        if self.users is None:
+            return LOCAL_USER
+        try:
+            found = self.users.users().get(name)
+        except UsersError:
+            return None
+        return found[0] if found else None
+
+    async def check(self, name: str, password: str) -> User | None:
+        """The user, if that is the password. Raises TooSoon after wrong ones."""
+        if self.users is None:
+            return None
+        now = time.monotonic()
+        count, until = self._failures.get(name, (0, 0.0))
+        if now < until:
+            raise TooSoon(until - now)
+        found = self.users.users().get(name)
+        async with self._one_at_a_time:
+            right = await asyncio.to_thread(verified, password[: MAX_PASSWORD + 1], found[1] if found else _NOBODY)
+        if found is None or not right:
+            if len(self._failures) >= MAX_WAITING_NAMES:
+                self._failures = {n: f for n, f in self._failures.items() if f[1] > now}
+            self._failures[name] = (
+                count + 1,
+                time.monotonic() + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(count, 10)),
+            )
+            return None
+        self._failures.pop(name, None)
+        return found[0]
+
+    async def check_basic(self, name: str, password: str) -> User | None:
+        """As `check`, for programs that send the password with every request: one that was right is remembered."""
+        if self.users is None:
+            return None
+        found = self.users.users().get(name)
+        key = hmac.digest(self._secret, f"{name}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
+        if found is not None and self._known.get(key) == (name, found[1]):
+            return found[0]
+        user = await self.check(name, password)
+        if user is not None and found is not None:
+            if len(self._known) >= MAX_SESSIONS:
+                self._known.clear()
+            self._known[key] = name, found[1]
+        return user
+
+    # --- sessions: the cookie is a random token; what forms carry beside it is derived from it
+
+    def new_token(self) -> str:
+        return secrets.token_urlsafe(32)
+
+    def csrf_of(self, token: str) -> str:
+        return hmac.new(self._secret, b"csrf " + token.encode(), hashlib.sha256).hexdigest()
+
+    def csrf_fits(self, token: str, given: str) -> bool:
+        return bool(token) and hmac.compare_digest(self.csrf_of(token).encode(), given.encode("utf-8", "replace"))
+
+    def begin(self, user: User) -> str:
+        now = time.monotonic()
+        if len(self._sessions) >= MAX_SESSIONS:
+            self._sessions = {token: s for token, s in self._sessions.items() if self._alive(s, now)}
+            while len(self._sessions) >= MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+        token = self.new_token()
+        self._sessions[token] = Session(user.name, now, now)
+        return token
+
+    def session_user(self, token: str) -> User | None:
+        if self.users is None:
+            return LOCAL_USER
+        session = self._sessions.get(token)
+        if session is None:
+            return None
+        now = time.monotonic()
+        user = self.user_of(session.name) if self._alive(session, now) else None
+        if user is None:
+            del self._sessions[token]
+            return None
+        session.used = now
+        return user
+
+    def end(self, token: str) -> None:
+        self._sessions.pop(token, None)
+
+    @staticmethod
+    def _alive(session: Session, now: float) -> bool:
+        return now - session.used < SESSION_IDLE_S and now - session.began < SESSION_MAX_S

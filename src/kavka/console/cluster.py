@@ -1,0 +1,241 @@
+"""A cluster that the console looks after: its admin client, the last sample of it, its rates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kavka.client.admin.aio import Admin
+from kavka.common.errors import KafkaError
+from kavka.console.errors import Refused, reason
+from kavka.console.probe import take_groups, take_sample
+from kavka.console.settings import ClusterSettings
+from kavka.console.state import Group, Sample, Topic
+from kavka.console.store import Store
+
+log = logging.getLogger(__name__)
+
+# A page is content with a sample of this age; the sampler makes a newer one every two seconds while somebody looks.
+FRESH_S = 3.0
+GROUPS_FRESH_S = 6.0
+RECENT_POINTS = 900
+"""Rates that are kept in memory: half an hour at a sample every two seconds."""
+
+CLIENT_DEFAULTS = {
+    "client.id": "kavka-console",
+    "request.timeout.ms": "15000",
+    "default.api.timeout.ms": "30000",
+    "socket.connection.setup.timeout.ms": "3000",
+    "socket.connection.setup.timeout.max.ms": "5000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second, since the sample before. `out` is what groups have committed; its bytes are reckoned with the mean
+    size of what is in each topic, since no request of Kafka's tells them."""
+
+    at: float
+    messages_in: float
+    bytes_in: float
+    messages_out: float
+    bytes_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveAlert:
+    rule: int
+    subject: str
+    text: str
+    began: float
+    severe: bool
+
+
+class ClusterHandle:
+    """All of it belongs to the loop. `sample` is None until the cluster has answered once."""
+
+    def __init__(self, settings: ClusterSettings, store: Store) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.store = store
+        self.admin = Admin({**CLIENT_DEFAULTS, **settings.client})
+        self.sample: Sample | None = None
+        self.error = ""
+        self.error_since = 0.0
+        self.rates: deque[Rates] = deque(maxlen=RECENT_POINTS)
+        self.topic_rates: dict[str, tuple[float, float]] = {}
+        """By topic: messages and bytes per second that come in."""
+        self.alerts: tuple[ActiveAlert, ...] = ()
+        """Those that are raised now; `alerts.py` sets them."""
+        self.looked_at = 0.0
+        """When somebody last looked (monotonic)."""
+        self.kept_at = 0.0
+        """When a point of history was last written."""
+        self._sampling: asyncio.Task[None] | None = None
+        self._grouping: asyncio.Task[None] | None = None
+        self._out = (0.0, 0.0)
+        self._stale = False
+        self._seen: set[int] | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        await self.admin.start()
+
+    async def close(self) -> None:
+        for task in (self._sampling, self._grouping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self.admin.close()
+
+    # --- what is known
+
+    def look(self) -> None:
+        """Somebody looks at this cluster: samples are worth their while."""
+        self.looked_at = time.monotonic()
+
+    async def state(self, *, groups: bool = False) -> Sample:
+        """The cluster as of a few seconds ago, or now if that is too old. Raises Refused if it never answered.
+
+        When it does not answer any more, this is the last that is known, and `error` says why. `groups`: they too.
+        """
+        self.look()
+        if self._stale or self.sample is None or time.time() - self.sample.at > FRESH_S:
+            await self.refresh()
+        sample = self.sample
+        if sample is None:
+            raise Refused(f"no broker answers at {self.settings.servers}: {self.error}", 503)
+        if groups and (self._stale or time.time() - sample.groups_at > GROUPS_FRESH_S) and not self.error:
+            await self.refresh_groups()
+            sample = self.sample or sample
+        return sample
+
+    async def topic(self, name: str, *, groups: bool = False) -> Topic:
+        """Raises Refused (404) where there is none."""
+        found = (await self.state(groups=groups)).topics.get(name)
+        if found is None:
+            raise Refused(f"there is no topic '{name}'", 404)
+        return found
+
+    def changed(self) -> None:
+        """An action has changed the cluster: the next who looks gets a new sample."""
+        self._stale = True
+
+    def on_sample(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Called after every sample, or failure of one; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # --- samples: one at a time, shared by all who wait
+
+    async def refresh(self) -> None:
+        if self._sampling is None or self._sampling.done():
+            self._sampling = asyncio.create_task(self._sample())
+        await asyncio.shield(self._sampling)
+
+    async def refresh_groups(self) -> None:
+        if self._grouping is None or self._grouping.done():
+            self._grouping = asyncio.create_task(self._group())
+        await asyncio.shield(self._grouping)
+
+    async def _sample(self) -> None:
+        self._stale = False
+        try:
+            found = await take_sample(self.admin)
+        except (KafkaError, TimeoutError) as error:
+            if not self.error:
+                self.error_since = time.time()
+            self.error = reason(error)
+        except Exception as error:
+            log.exception("cluster %s could not be sampled", self.name)
+            if not self.error:
+                self.error_since = time.time()
+            self.error = f"the answers could not be understood ({type(error).__name__})"
+        else:
+            self.error = ""
+            before, self.sample = self.sample, await self._with_memory(found)
+            if before is not None:
+                self._note_rates(before, self.sample)
+        for listener in list(self._listeners):
+            listener()
+
+    async def _with_memory(self, found: Sample) -> Sample:
+        if self._seen is None:
+            self._seen = await self.store.seen_brokers(self.name)
+        new = found.nodes.keys() - self._seen
+        if new:
+            self._seen |= new
+            await self.store.add_brokers(self.name, new)
+        old = self.sample
+        groups, groups_at = (old.groups, old.groups_at) if old is not None else ({}, 0.0)
+        return replace(found, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen))
+
+    async def forget_broker(self, broker: int) -> None:
+        await self.store.forget_broker(self.name, broker)
+        if self._seen is not None:
+            self._seen.discard(broker)
+        self.changed()
+
+    async def _group(self) -> None:
+        sample = self.sample
+        if sample is None:
+            return
+        try:
+            groups, problems = await take_groups(self.admin, sample)
+        except Exception:
+            log.exception("the groups of cluster %s could not be sampled", self.name)
+            return
+        before, at = self.sample, time.time()
+        if before is None:
+            return
+        self._note_out(before, groups, at)
+        known = [p for p in before.problems if "group" not in p]
+        self.sample = replace(before, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*known, *problems])))
+
+    # --- rates
+
+    def _note_rates(self, before: Sample, now: Sample) -> None:
+        seconds = now.at - before.at
+        if seconds <= 0:
+            return
+        total_messages = total_bytes = 0.0
+        rates = {}
+        for name, topic in now.topics.items():
+            old = before.topics.get(name)
+            if old is None or old.id != topic.id:
+                continue
+            messages = size = 0
+            for p, q in zip(topic.partitions, old.partitions, strict=False):
+                if p.end is not None and q.end is not None:
+                    messages += max(0, p.end - q.end)
+                # A log that got smaller was cleaned or cut; another leader's may be of another size.
+                if p.size is not None and q.size is not None and p.leader == q.leader:
+                    size += max(0, p.size - q.size)
+            if messages or size:
+                rates[name] = messages / seconds, size / seconds
+                total_messages += messages / seconds
+                total_bytes += size / seconds
+        self.topic_rates = rates
+        self.rates.append(Rates(now.at, total_messages, total_bytes, *self._out))
+
+    def _note_out(self, before: Sample, groups: dict[str, Group], at: float) -> None:
+        seconds = at - before.groups_at
+        if not before.groups_at or seconds <= 0:
+            return
+        messages = size = 0.0
+        for name, group in groups.items():
+            old = before.groups.get(name)
+            if old is None or not old.offsets or not group.offsets:
+                continue
+            for tp, offset in group.offsets.items():
+                moved = offset - old.offsets.get(tp, offset)
+                if moved > 0:
+                    messages += moved
+                    topic = before.topics.get(tp.topic)
+                    if topic is not None and topic.size and topic.messages:
+                        size += moved * topic.size / topic.messages
+        self._out = messages / seconds, size / seconds

@@ -1,0 +1,54 @@
+"""What may go wrong, in one clear line each, and the HTTP status that says it to a program."""
+
+from __future__ import annotations
+
+from kavka.common.config import ConfigError
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.primitives import ProtocolError
+
+
+class Refused(Exception):
+    """What was asked for cannot be done as it was asked; nothing was done. `field` names the wrong input, if one is."""
+
+    def __init__(self, message: str, status: int = 400, field: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.field = field
+
+
+def not_found(message: str) -> Refused:
+    return Refused(message, 404)
+
+
+_NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND})
+
+
+def explained(error: Exception) -> tuple[int, str] | None:
+    """(status, line) of an error that a user can be told of; None for one that is a mistake of ours."""
+    if isinstance(error, Refused):
+        return error.status, str(error)
+    if isinstance(error, (KafkaError, ConfigError, ProtocolError)):
+        return _status(error), reason(error)
+    if isinstance(error, TimeoutError):
+        return 504, "the cluster did not answer in time"
+    return None
+
+
+def reason(error: Exception) -> str:
+    """One line, without the name of the thing where there is only one."""
+    errors = getattr(error, "errors", None)
+    if errors and len(errors) == 1:
+        error = next(iter(errors.values()))
+    text = error.message if isinstance(error, KafkaError) else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, TimeoutError):
+        return 504
+    if isinstance(error, KafkaError):
+        if error.code in _NOT_FOUND:
+            return 404
+        if error.code is ErrorCode.NETWORK_EXCEPTION:
+            return 502
+    return 400

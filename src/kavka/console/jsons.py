@@ -1,0 +1,50 @@
+"""Values as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from starlette.responses import Response
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, NamedTuples, sets, enums and so on as what JSON has. Numbers past 2**53 stay numbers."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: plain(item) for name, item in zip(value._fields, value, strict=True)}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return [plain(item) for item in sorted(value, key=str)]
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _key(key: Any) -> str:
+    return str(key.value) if isinstance(key, Enum) else str(key)
+
+
+class JsonAnswer(Response):
+    media_type = "application/json"
+
+    def __init__(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+        super().__init__(text.encode("utf-8", "replace"), status, {**(headers or {}), "Cache-Control": "no-store"})

@@ -1,0 +1,137 @@
+"""The cluster at a glance."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+from starlette.responses import Response
+
+from kavka.console.cluster import ClusterHandle
+from kavka.console.context import Context
+from kavka.console.registry import Bounds, Chart, query
+from kavka.console.state import Sample
+from kavka.console.views import View, page
+
+DEFAULT_MINUTES = 15
+MAX_MINUTES = 14 * 24 * 60
+RECENT_S = 1800
+"""How far back the rates in memory go, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDisk:
+    broker: int
+    size: int | None
+    """Bytes of all replicas."""
+    total: int | None
+    usable: int | None
+
+    @property
+    def share(self) -> float | None:
+        return None if not self.total or self.usable is None else 1 - self.usable / self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`offline` and `under_replicated` count partitions; `gone` are brokers that were here before, or have replicas."""
+
+    at: float
+    error: str
+    """Why the cluster does not answer now; then the rest is of `at`."""
+    cluster_id: str
+    controller: int | None
+    brokers: list[int]
+    gone: list[int]
+    topics: int
+    internal_topics: int
+    partitions: int
+    replicas: int
+    offline: int
+    under_replicated: int
+    not_preferred: int
+    size: int | None
+    messages_in: float | None
+    bytes_in: float | None
+    messages_out: float | None
+    bytes_out: float | None
+    disks: list[BrokerDisk]
+    problems: list[str]
+
+
+class Unit(Enum):
+    MESSAGES = "messages"
+    BYTES = "bytes"
+
+
+@query("/overview", "The cluster at a glance")
+async def overview(context: Context) -> Overview:
+    cluster = context.cluster
+    return summary(cluster, await cluster.state())
+
+
+def summary(cluster: ClusterHandle, sample: Sample) -> Overview:
+    partitions = sample.partitions
+    rates = cluster.rates[-1] if cluster.rates else None
+    internal = sum(topic.internal for topic in sample.topics.values())
+    return Overview(
+        at=sample.at,
+        error=cluster.error,
+        cluster_id=sample.cluster_id,
+        controller=sample.controller if sample.controller in sample.nodes else None,
+        brokers=list(sample.nodes),
+        gone=list(sample.gone),
+        topics=len(sample.topics) - internal,
+        internal_topics=internal,
+        partitions=len(partitions),
+        replicas=sum(len(p.replicas) for p in partitions),
+        offline=len(sample.offline),
+        under_replicated=len(sample.under_replicated),
+        not_preferred=sum(topic.not_preferred for topic in sample.topics.values()),
+        size=sum(size for broker in sample.nodes if (size := sample.disk_of(broker)) is not None),
+        messages_in=rates.messages_in if rates else None,
+        bytes_in=rates.bytes_in if rates else None,
+        messages_out=rates.messages_out if rates else None,
+        bytes_out=rates.bytes_out if rates else None,
+        disks=[_disk(sample, broker) for broker in sample.nodes],
+        problems=list(sample.problems),
+    )
+
+
+def _disk(sample: Sample, broker: int) -> BrokerDisk:
+    """Several log directories may be on one disk: that with the least room is what counts."""
+    dirs = [d for d in sample.dirs.get(broker, ()) if d.total and d.usable is not None]
+    fullest = max(dirs, key=lambda d: d.used_share or 0.0, default=None)
+    return BrokerDisk(
+        broker, sample.disk_of(broker), fullest.total if fullest else None, fullest.usable if fullest else None
+    )
+
+
+@query("/rates", "Messages or bytes per second, in and out, over time")
+async def rates(
+    context: Context,
+    unit: Annotated[Unit, "messages or bytes"] = Unit.MESSAGES,
+    minutes: Annotated[int, "How far back", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
+) -> Chart:
+    """In is what partitions grew by. Out is what consumer groups have committed: readers without a group do not show;
+    its bytes are reckoned with the mean size of what is in each topic."""
+    cluster = context.cluster
+    since = time.time() - minutes * 60
+    into, out = f"{unit.value}_in", f"{unit.value}_out"
+    recent = [(r.at, getattr(r, into), getattr(r, out)) for r in cluster.rates if r.at >= since]
+    points: list[tuple[float, float | None, float | None]] = []
+    first = recent[0][0] if recent else time.time()
+    if first - since > 60:
+        older_in = await cluster.store.history(cluster.name, into, since)
+        older_out = dict(await cluster.store.history(cluster.name, out, since))
+        points = [(float(at), value, older_out.get(at)) for at, value in older_in if at < first]
+    points += recent
+    return Chart([p[0] for p in points], {"in": [p[1] for p in points], "out": [p[2] for p in points]})
+
+
+@page("/overview", "Overview", nav="Overview")
+async def overview_page(view: View) -> Response:
+    minutes = view.number("minutes", DEFAULT_MINUTES, 1, MAX_MINUTES)
+    return view.render("overview.html", overview=await overview(view.context), minutes=minutes)

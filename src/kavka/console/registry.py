@@ -1,0 +1,296 @@
+"""The one list of what can be asked and done, and how the words of a request become the arguments of a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from kavka.console.auth import Role
+from kavka.console.errors import Refused
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+CLUSTER = "/clusters/{cluster}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a number, or of the length of a text or list."""
+
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def words(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f"between {self.low:g} and {self.high:g}"
+        return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
+
+
+class _Secret:
+    """An argument that the audit log does not keep: `Annotated[str, SECRET]`."""
+
+
+SECRET = _Secret()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    type: Any
+    """str, int, float, bool, an Enum, `list` or `dict`."""
+    item: Any
+    """Of a list: the type of its items."""
+    optional: bool
+    """Whether None is a value: an empty field of a form is None then."""
+    required: bool
+    default: Any
+    help: str
+    bounds: Bounds | None
+    secret: bool
+    place: str
+    """path, query or body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of an action: a line to be shown, and the page to go on with."""
+
+    message: str
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over time: `times` in seconds since 1970, each line with a value (or None) for each time."""
+
+    times: list[float]
+    lines: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    name: str
+    method: str
+    path: str
+    """Below /api."""
+    summary: str
+    role: Role
+    function: Callable[..., Awaitable[Any]]
+    parameters: tuple[Parameter, ...]
+    result: Any
+    audited: bool
+
+    @property
+    def of_cluster(self) -> bool:
+        return self.path.startswith(CLUSTER)
+
+    @property
+    def help(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+    def arguments(self, path: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Converted and checked; raises Refused. `given` has texts or lists of texts (forms, query), or JSON values."""
+        known = {p.name for p in self.parameters} | {"csrf"}
+        for parameter in self.parameters:
+            if parameter.type is dict and parameter.name not in given:
+                # A form has no objects: its field `configs.retention.ms` is one entry of `configs`.
+                start = parameter.name + "."
+                entries = {name.removeprefix(start): given[name] for name in given if name.startswith(start)}
+                if entries:
+                    given = {name: value for name, value in given.items() if not name.startswith(start)}
+                    given[parameter.name] = {k: v[0] if isinstance(v, list) else v for k, v in entries.items()}
+        for name in given:
+            if name not in known:
+                raise Refused(f"{name}: there is no such input here", field=name)
+        found = {}
+        for parameter in self.parameters:
+            source: Mapping[str, Any] = path if parameter.place == "path" else given
+            if parameter.name in source:
+                found[parameter.name] = converted(parameter, source[parameter.name])
+            elif parameter.required:
+                raise Refused(f"{parameter.name} is missing", field=parameter.name)
+            else:
+                found[parameter.name] = parameter.default
+        return found
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def query(path: str, summary: str, *, role: Role = Role.VIEW, everywhere: bool = False) -> Callable[[F], F]:
+    """A function that changes nothing, served by GET. `everywhere`: not of one cluster."""
+    return _operation("GET", path, summary, role, everywhere, audited=False)
+
+
+def action(path: str, summary: str, *, role: Role = Role.OPERATE, everywhere: bool = False) -> Callable[[F], F]:
+    """A function that changes something, served by POST and written to the audit log."""
+    return _operation("POST", path, summary, role, everywhere, audited=True)
+
+
+def _operation(method: str, path: str, summary: str, role: Role, everywhere: bool, audited: bool) -> Callable[[F], F]:
+    full = path if everywhere else CLUSTER + path
+
+    def register(function: F) -> F:
+        name = function.__name__
+        if name in OPERATIONS:
+            raise ValueError(f"there are two operations {name}")
+        hints = get_type_hints(function, include_extras=True)
+        parameters = tuple(
+            _parameter(p, hints[p.name], "path" if f"{{{p.name}}}" in full else "query" if method == "GET" else "body")
+            for p in list(inspect.signature(function).parameters.values())[1:]
+        )
+        OPERATIONS[name] = Operation(
+            name, method, full, summary, role, function, parameters, hints.get("return"), audited
+        )
+        return function
+
+    return register
+
+
+def path_of(name: str, **values: str) -> str:
+    """The address of an operation: forms and charts are written with it, so that a wrong name fails when rendered."""
+    from urllib.parse import quote
+
+    operation = OPERATIONS[name]
+    return "/api" + operation.path.format_map({key: quote(str(value), safe="") for key, value in values.items()})
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, place: str) -> Parameter:
+    help, bounds, secret, optional = "", None, False, False
+    if get_origin(hint) is Annotated:
+        hint, *notes = get_args(hint)
+        for note in notes:
+            if isinstance(note, str):
+                help = note
+            elif isinstance(note, Bounds):
+                bounds = note
+            elif note is SECRET:
+                secret = True
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+        optional, hint = len(kinds) < len(get_args(hint)), kinds[0]
+    item = None
+    if get_origin(hint) is list:
+        (item,) = get_args(hint)
+        hint = list
+    elif get_origin(hint) is dict:
+        hint = dict
+    if hint not in (str, int, float, bool, list, dict) and not (isinstance(hint, type) and issubclass(hint, Enum)):
+        raise TypeError(f"{parameter.name}: {hint} cannot come from a request")
+    required = parameter.default is inspect.Parameter.empty
+    default = None if required else parameter.default
+    return Parameter(parameter.name, hint, item, optional, required, default, help, bounds, secret, place)
+
+
+# --- conversion
+
+
+def converted(parameter: Parameter, value: Any) -> Any:
+    name = parameter.name
+    if parameter.type is list:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if all(isinstance(item, str) for item in items) and parameter.item is not str:
+            # A form's field may hold several: "1, 2, 3".
+            items = [piece for item in items for piece in item.replace(",", " ").split()]
+        found: Any = [_scalar(name, parameter.item, item) for item in items]
+    elif parameter.type is dict:
+        if not isinstance(value, Mapping):
+            raise Refused(f"{name} must be an object", field=name)
+        found = {str(key): None if item is None else str(item) for key, item in value.items()}
+    else:
+        if isinstance(value, (list, tuple)):
+            if len(value) != 1:
+                raise Refused(f"{name} was given {len(value)} times", field=name)
+            value = value[0]
+        if value is None or (parameter.optional and value == ""):
+            if parameter.optional:
+                return None
+            raise Refused(f"{name} is missing", field=name)
+        found = _scalar(name, parameter.type, value)
+        if parameter.required and parameter.type is str and not found.strip():
+            raise Refused(f"{name} is missing", field=name)
+    _check(parameter, found)
+    return found
+
+
+def _scalar(name: str, kind: Any, value: Any) -> Any:
+    try:
+        if kind is bool:
+            return _boolean(value)
+        if kind is str:
+            if not isinstance(value, str):
+                raise ValueError
+            return value
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(value)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        if kind is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        found = kind(value.strip() if isinstance(value, str) else value)
+        if found != found or found in (float("inf"), float("-inf")):
+            raise ValueError
+        return found
+    except (ValueError, OverflowError):
+        raise Refused(f"{name} must be {_words(kind)}, not '{_short(value)}'", field=name) from None
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in ("true", "on", "1", "yes"):
+        return True
+    if str(value).lower() in ("false", "off", "0", "no", ""):
+        return False
+    raise ValueError
+
+
+def _words(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _check(parameter: Parameter, value: Any) -> None:
+    bounds = parameter.bounds
+    if bounds is None:
+        return
+    number = len(value) if isinstance(value, (str, list, dict)) else value
+    if (bounds.low is not None and number < bounds.low) or (bounds.high is not None and number > bounds.high):
+        what = (
+            "the length of " if isinstance(value, str) else "the number of " if isinstance(value, (list, dict)) else ""
+        )
+        raise Refused(f"{what}{parameter.name} must be {bounds.words}, not {number:g}", field=parameter.name)
+
+
+def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit log keeps: what differs from the defaults, no secrets, no long contents."""
+    kept = {}
+    for parameter in operation.parameters:
+        value = arguments.get(parameter.name)
+        if value == parameter.default or parameter.name in ("confirm", "seen"):
+            continue
+        kept[parameter.name] = "(not kept)" if parameter.secret else _kept(value)
+    return kept
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= 500 else value[:500] + "…"
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _kept(item) for key, item in list(value.items())[:100]}
+    if isinstance(value, Sequence):
+        return [_kept(item) for item in value[:100]]
+    return value

@@ -1,0 +1,89 @@
+"""The task that looks at each cluster again and again: often while somebody looks, seldom otherwise.
+
+Seldom is for alerts and history. However large the cluster, a sample is not begun before ten times as long has passed
+as the last one took, so that brokers spend little on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from kavka.console.cluster import ClusterHandle
+
+log = logging.getLogger(__name__)
+
+WATCHED_S, UNWATCHED_S = 2.0, 30.0
+GROUPS_WATCHED_S = 5.0
+HISTORY_S = 60.0
+WATCHED_FOR_S = 10.0
+"""How long after somebody looked it counts as looking."""
+REST_FACTOR = 10
+LONGEST_REST_S = 120.0
+STEP_S = 0.5
+
+RATES = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+
+Judge = Callable[[ClusterHandle], Awaitable[None]]
+
+
+class Sampler:
+    def __init__(self, clusters: list[ClusterHandle], judge: Judge) -> None:
+        self.clusters = clusters
+        self.judge = judge
+        """Called after every sample: the alerts."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._watch(cluster)) for cluster in self.clusters]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, cluster: ClusterHandle) -> None:
+        while True:
+            try:
+                await self._once(cluster)
+            except Exception:
+                log.exception("cluster %s could not be looked at", cluster.name)
+            await self._rest(cluster)
+
+    async def _once(self, cluster: ClusterHandle) -> None:
+        await cluster.refresh()
+        sample = cluster.sample
+        if sample is not None and not cluster.error:
+            every = GROUPS_WATCHED_S if watched(cluster) else UNWATCHED_S
+            if time.time() - sample.groups_at >= every - STEP_S:
+                await cluster.refresh_groups()
+            await self._keep(cluster)
+        await self.judge(cluster)
+
+    async def _rest(self, cluster: ClusterHandle) -> None:
+        """Until the next sample is due: somebody who begins to look makes it so."""
+        began = time.monotonic()
+        took = cluster.sample.took if cluster.sample is not None else 0.0
+        while True:
+            await asyncio.sleep(STEP_S)
+            base = WATCHED_S if watched(cluster) else UNWATCHED_S
+            if time.monotonic() - began >= max(base, min(took * REST_FACTOR, LONGEST_REST_S)):
+                return
+
+    async def _keep(self, cluster: ClusterHandle) -> None:
+        """A point of history every minute."""
+        sample = cluster.sample
+        if sample is None or sample.at - cluster.kept_at < HISTORY_S - STEP_S:
+            return
+        recent = [rates for rates in cluster.rates if rates.at > cluster.kept_at]
+        cluster.kept_at = sample.at
+        values = {f"lag/{name}": float(group.lag) for name, group in sample.groups.items() if group.lag is not None}
+        for series in RATES if recent else ():
+            values[series] = sum(getattr(rates, series) for rates in recent) / len(recent)
+        await cluster.store.add_history(cluster.name, sample.at, values)
+
+
+def watched(cluster: ClusterHandle) -> bool:
+    return time.monotonic() - cluster.looked_at < WATCHED_FOR_S

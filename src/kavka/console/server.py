@@ -1,0 +1,84 @@
+"""How the console runs: uvicorn on a socket that is bound first, so that a taken port is one clear line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from kavka.console.app import create_app
+from kavka.console.settings import ConsoleSettings, SettingsError
+
+# Streams of events have no end of their own.
+LAST_ANSWERS_S = 1
+
+
+def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
+    """Until a signal, or, as somebody's child, until standard input ends. Raises SettingsError, UsersError, OSError."""
+    settings.check()
+    listener = bind(settings.host, settings.port)
+    with contextlib.closing(listener):
+        app = create_app(settings)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            loop="uvloop",
+            lifespan="on",
+            timeout_graceful_shutdown=LAST_ANSWERS_S,
+            limit_concurrency=500,
+            ssl_certfile=settings.tls_certificate,
+            ssl_keyfile=settings.tls_key,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        server = uvicorn.Server(config)
+        if stop_on_eof:
+            threading.Thread(target=_stop_on_eof, daemon=True, name="console-parent-watch").start()
+        announce(address(settings, listener))
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(server.serve([listener]))
+    return 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, where = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise SettingsError(f"{host}: {error.strerror}") from None
+    listener = socket.socket(family, kind, number)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(f"port {port} of {host} is taken (--port names another)") from None
+        raise SettingsError(f"{host}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def address(settings: ConsoleSettings, listener: socket.socket) -> str:
+    scheme = "https" if settings.tls_certificate else "http"
+    host = settings.host if ":" not in settings.host else f"[{settings.host.strip('[]')}]"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def _stop_on_eof() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,112 @@
+"""What the console is started with."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kavka.common.properties import PropertiesError, parse_properties
+
+DEFAULT_HOST, DEFAULT_PORT = "localhost", 9080
+DEFAULT_DATA = Path("kavka-console")
+DEFAULT_CLUSTER = "default"
+OWN_PREFIX = "console."
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class SettingsError(ValueError):
+    """What it was started with cannot be; `str()` is the line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster: the settings of its clients, and those of the console's own (`console.…`, without the prefix)."""
+
+    name: str
+    client: dict[str, str]
+    own: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def servers(self) -> str:
+        return self.client["bootstrap.servers"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    clusters: tuple[ClusterSettings, ...]
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    users: Path | None = None
+    data: Path = DEFAULT_DATA
+    allowed_hosts: tuple[str, ...] = ()
+    """Names beside localhost and the address itself under which browsers may know it."""
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+
+    def check(self) -> None:
+        if not self.clusters:
+            raise SettingsError("no cluster was named: --bootstrap-server, or --config with a file of several")
+        names = [cluster.name for cluster in self.clusters]
+        for name in names:
+            if not CLUSTER_NAME.fullmatch(name):
+                raise SettingsError(f"'{name}' is no name for a cluster: letters, digits and . _ - are")
+            if names.count(name) > 1:
+                raise SettingsError(f"there are two clusters '{name}'")
+        if not is_loopback(self.host) and self.users is None:
+            raise SettingsError(
+                f"to listen at {self.host} it needs users: --users FILE (kavka console-user --add makes one); "
+                "without, it listens on localhost alone"
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise SettingsError("--tls-certificate and --tls-key belong together")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+_SECTION = re.compile(r"\s*\[(?P<name>[^\]]*)\]\s*")
+
+
+def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
+    """A file of several clusters: `[name]`, then the settings of a client by Kafka's names."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: this is not text in UTF-8") from None
+    sections: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        section = _SECTION.fullmatch(line)
+        if section:
+            name = section["name"].strip()
+            if name in sections:
+                raise SettingsError(f"{path}:{number}: there are two clusters '{name}'")
+            current = sections[name] = []
+        elif current is not None:
+            current.append(line)
+        elif line.strip() and not line.lstrip().startswith(("#", "!")):
+            raise SettingsError(f"{path}:{number}: a cluster begins with its name in brackets: [name]")
+    return tuple(_cluster(path, name, "\n".join(lines)) for name, lines in sections.items())
+
+
+def _cluster(path: Path, name: str, text: str) -> ClusterSettings:
+    try:
+        found = parse_properties(text)
+    except PropertiesError as error:
+        raise SettingsError(f"{path}, [{name}]: {error}") from None
+    if not found.get("bootstrap.servers"):
+        raise SettingsError(f"{path}, [{name}]: bootstrap.servers is missing")
+    return cluster_settings(name, found)
+
+
+def cluster_settings(name: str, settings: dict[str, str]) -> ClusterSettings:
+    own = {key.removeprefix(OWN_PREFIX): value for key, value in settings.items() if key.startswith(OWN_PREFIX)}
+    return ClusterSettings(name, {k: v for k, v in settings.items() if not k.startswith(OWN_PREFIX)}, own)

@@ -1,0 +1,172 @@
+"""What the console knows of a cluster: one sample of it, made by `probe.py`, never changed afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from uuid import UUID
+
+from kavka.client.metadata import Node
+from kavka.common.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`start`, `end` and `size` (of the leader's replica) are None where nobody could be asked."""
+
+    topic: str
+    id: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    start: int | None = None
+    end: int | None = None
+    size: int | None = None
+
+    @property
+    def offline(self) -> bool:
+        return self.leader < 0
+
+    @property
+    def under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def preferred(self) -> bool:
+        """Whether the replica leads that should."""
+        return bool(self.replicas) and self.leader == self.replicas[0]
+
+    @property
+    def messages(self) -> int | None:
+        return None if self.start is None or self.end is None else max(0, self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+    id: UUID
+    internal: bool
+    partitions: tuple[Partition, ...]
+    disk: int | None = None
+    """Bytes of all replicas together."""
+
+    @cached_property
+    def size(self) -> int | None:
+        return _sum(p.size for p in self.partitions)
+
+    @cached_property
+    def messages(self) -> int | None:
+        """Between the first and the last offset: fewer in compacted topics."""
+        return _sum(p.messages for p in self.partitions)
+
+    @cached_property
+    def replication(self) -> int:
+        return max((len(p.replicas) for p in self.partitions), default=0)
+
+    @cached_property
+    def offline(self) -> int:
+        return sum(p.offline for p in self.partitions)
+
+    @cached_property
+    def under_replicated(self) -> int:
+        return sum(p.under_replicated for p in self.partitions)
+
+    @cached_property
+    def not_preferred(self) -> int:
+        return sum(not p.preferred and not p.offline for p in self.partitions)
+
+    @property
+    def health(self) -> str:
+        if self.offline:
+            return "offline"
+        return "under-replicated" if self.under_replicated else "healthy"
+
+
+def _sum(values: object) -> int | None:
+    """Of those that are known; None if none is."""
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """`total` and `usable` bytes of its disk are None from brokers before 3.3."""
+
+    path: str
+    error: str
+    replicas: int
+    size: int
+    total: int | None
+    usable: int | None
+
+    @property
+    def used_share(self) -> float | None:
+        if not self.total or self.usable is None:
+            return None
+        return 1 - self.usable / self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as far as a list shows it. `offsets` is what it has committed; None where nobody could be asked."""
+
+    id: str
+    protocol_type: str
+    state: str
+    type: str
+    coordinator: int
+    offsets: dict[TopicPartition, int] | None
+    lags: dict[TopicPartition, int] | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.lags is None else sum(self.lags.values())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The cluster at one time. `problems` are lines about what could not be learned."""
+
+    at: float
+    took: float
+    cluster_id: str
+    controller: int
+    nodes: dict[int, Node]
+    topics: dict[str, Topic]
+    dirs: dict[int, tuple[LogDir, ...]]
+    problems: tuple[str, ...] = ()
+    groups: dict[str, Group] = field(default_factory=dict)
+    groups_at: float = 0.0
+    """When the groups were asked about: that is done less often. 0 before the first time."""
+    seen_brokers: frozenset[int] = frozenset()
+    """All that were ever seen, until somebody says that they are gone for good."""
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(p for topic in self.topics.values() for p in topic.partitions)
+
+    @cached_property
+    def offline(self) -> tuple[Partition, ...]:
+        return tuple(p for p in self.partitions if p.offline)
+
+    @cached_property
+    def under_replicated(self) -> tuple[Partition, ...]:
+        return tuple(p for p in self.partitions if p.under_replicated)
+
+    @cached_property
+    def gone(self) -> tuple[int, ...]:
+        """Brokers that have replicas, or were here before, and are not in the cluster now."""
+        known = set(self.seen_brokers)
+        for p in self.partitions:
+            known.update(p.replicas)
+        return tuple(sorted(known - self.nodes.keys()))
+
+    @cached_property
+    def ends(self) -> dict[TopicPartition, int]:
+        return {TopicPartition(p.topic, p.id): p.end for p in self.partitions if p.end is not None}
+
+    def disk_of(self, broker: int) -> int | None:
+        """Bytes of all replicas there."""
+        dirs = self.dirs.get(broker)
+        return None if dirs is None else sum(d.size for d in dirs)

@@ -1,0 +1,188 @@
+// What pages need of a script, and no more: they work without it, but do not move.
+"use strict";
+(() => {
+  const csrf = document.querySelector("meta[name=csrf]")?.content ?? "";
+
+  // --- times in the reader's own zone
+  const showTimes = (root) => {
+    for (const element of root.querySelectorAll("time[datetime]")) {
+      const moment = new Date(element.dateTime);
+      if (!Number.isNaN(moment.getTime())) {
+        element.title = element.dateTime;
+        element.textContent = moment.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+      }
+    }
+  };
+  showTimes(document);
+
+  // --- forms: sent in the background, answered in one line of the form
+  const say = (output, text, kind) => {
+    output.textContent = text;
+    output.className = `answer ${kind}`;
+  };
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form.op")) return;
+    event.preventDefault();
+    const button = event.submitter ?? form.querySelector("button");
+    const output = form.querySelector(".answer");
+    for (const wrong of form.querySelectorAll(".wrong")) wrong.classList.remove("wrong");
+    const data = new URLSearchParams(new FormData(form));
+    if (button?.name) data.set(button.name, button.value);
+    button.disabled = true;
+    say(output, "…", "");
+    try {
+      const response = await fetch(form.action, {
+        method: "POST", body: data, headers: { Accept: "application/json", "X-CSRF-Token": csrf },
+      });
+      const answer = await response.json().catch(() => ({ error: `the console answered ${response.status}` }));
+      if (response.status === 401) {
+        location.href = `/login?next=${encodeURIComponent(location.pathname)}`;
+      } else if (!response.ok) {
+        say(output, answer.error, "bad");
+        if (answer.field) {
+          const wrong = form.elements.namedItem(answer.field);
+          if (wrong instanceof HTMLElement) { wrong.classList.add("wrong"); wrong.focus(); }
+        }
+      } else {
+        form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: answer }));
+        if (answer.location) {
+          sessionStorage.setItem("said", answer.message ?? "");
+          if (answer.location === location.pathname + location.search) location.reload();
+          else location.href = answer.location;
+          return;
+        }
+        say(output, answer.message ?? "done", "good");
+        refresh(true);
+      }
+    } catch {
+      say(output, "the console does not answer", "bad");
+    } finally {
+      button.disabled = false;
+    }
+  });
+  const said = document.getElementById("said");
+  const kept = sessionStorage.getItem("said");
+  if (said && kept) { said.textContent = kept; said.hidden = false; }
+  sessionStorage.removeItem("said");
+
+  // --- live parts: the same page again, and every [data-live] replaced by its newer self
+  let under_way = false, again = false;
+  async function refresh(now = false) {
+    if (under_way) { again = again || now; return; }
+    if (document.hidden || !document.querySelector("[data-live]")) return;
+    under_way = true;
+    try {
+      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (response.redirected && new URL(response.url).pathname === "/login") { location.href = response.url; return; }
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      if (!response.ok !== Boolean(document.getElementById("error"))) { location.reload(); return; }
+      for (const old of document.querySelectorAll("[data-live][id]")) swap(old, fresh.getElementById(old.id));
+    } catch { lost(); } finally {
+      under_way = false;
+      if (again) { again = false; refresh(); }
+    }
+  }
+  function swap(old, fresh) {
+    if (!fresh || old.dataset.was === fresh.innerHTML) return;
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    if (focused && focused.matches("input, select, textarea")) return;
+    const was = fresh.innerHTML;
+    const spot = focused ? [...old.querySelectorAll("a, button, summary")].indexOf(focused) : -1;
+    const open = [...old.querySelectorAll("details")].map((d) => d.open);
+    const scrolled = [...old.querySelectorAll(".scroll")].map((s) => s.scrollLeft);
+    old.replaceChildren(...fresh.childNodes);
+    old.dataset.was = was;
+    showTimes(old);
+    if (open.length) old.querySelectorAll("details").forEach((d, i) => { if (i < open.length) d.open = open[i]; });
+    old.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = scrolled[i] ?? 0; });
+    if (spot >= 0) old.querySelectorAll("a, button, summary")[spot]?.focus();
+  }
+  function lost() {
+    const strip = document.getElementById("strip");
+    if (strip && !document.getElementById("lost")) {
+      const line = document.createElement("p");
+      line.id = "lost"; line.className = "strip bad"; line.setAttribute("role", "alert");
+      line.textContent = "The console does not answer; what is shown is old.";
+      strip.after(line);
+    }
+  }
+
+  // --- events: while the page is in view
+  let source = null;
+  function listen() {
+    const address = document.body.dataset.events;
+    if (!address || source || document.hidden) return;
+    source = new EventSource(address);
+    source.addEventListener("sample", () => { refresh(); for (const chart of charts) chart.load(); });
+    source.addEventListener("open", () => document.getElementById("lost")?.remove());
+    source.addEventListener("error", lost);
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { source?.close(); source = null; } else { listen(); refresh(); }
+  });
+  window.addEventListener("pagehide", () => source?.close());
+
+  // --- charts
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const short = (value, unit) => {
+    if (value === null || value === undefined) return "–";
+    const units = unit === "bytes" ? [" B", " kB", " MB", " GB", " TB"] : ["", " k", " M", " G", " T"];
+    let step = 0;
+    while (Math.abs(value) >= 1000 && step < units.length - 1) { value /= 1000; step += 1; }
+    return `${Number(value.toPrecision(3))}${units[step]}`;
+  };
+  class LiveChart {
+    constructor(element) { this.element = element; this.plot = null; this.loading = false; this.load(); }
+    async load() {
+      if (this.loading || document.hidden) return;
+      this.loading = true;
+      try {
+        const response = await fetch(this.element.dataset.chart, { headers: { Accept: "application/json" } });
+        const chart = await response.json();
+        if (!response.ok) this.word(chart.error);
+        else if (chart.times.length < 2) this.word("Nothing was measured yet: this fills while the page is open.");
+        else this.draw(chart);
+      } catch { lost(); } finally { this.loading = false; }
+    }
+    word(text) {
+      this.plot?.destroy(); this.plot = null;
+      const line = document.createElement("p");
+      line.textContent = text;
+      this.element.replaceChildren(line);
+    }
+    draw(chart) {
+      const names = Object.keys(chart.lines);
+      const data = [chart.times, ...names.map((name) => chart.lines[name])];
+      if (this.plot && this.names === names.join()) { this.plot.setData(data); return; }
+      this.plot?.destroy();
+      this.element.replaceChildren();
+      this.names = names.join();
+      const colours = ["--in", "--out", "--third", "--fourth"].map(style);
+      const unit = this.element.dataset.unit;
+      const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
+      this.plot = new uPlot({
+        width: this.element.clientWidth, height: 190,
+        scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        axes: [axis, { ...axis, size: 64, values: (u, ticks) => ticks.map((tick) => short(tick, unit)) }],
+        series: [{}, ...names.map((name, i) => ({
+          label: name, stroke: colours[i % colours.length], width: 2, points: { show: false },
+          value: (u, value) => short(value, unit),
+        }))],
+      }, data, this.element);
+    }
+    resize() { this.plot?.setSize({ width: this.element.clientWidth, height: 190 }); }
+  }
+  const charts = [...document.querySelectorAll("[data-chart]")].map((element) => new LiveChart(element));
+  let resizing = 0;
+  window.addEventListener("resize", () => {
+    clearTimeout(resizing);
+    resizing = setTimeout(() => { for (const chart of charts) chart.resize(); }, 100);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const chart of charts) { chart.names = ""; chart.load(); }
+  });
+
+  window.kavka = { csrf, refresh, showTimes };
+  listen();
+})();

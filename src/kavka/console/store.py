@@ -1,0 +1,185 @@
+"""What the console keeps over a restart, in SQLite: lag history, rates, alert rules and alerts, the audit log.
+
+One thread of its own does all the work with the database; the loop waits for it. One console at a time has the folder
+(a lock file says so). A crash loses at most what was not committed yet: a sample, never a rule or a line of the
+audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kavka.console.settings import SettingsError
+
+T = TypeVar("T")
+
+HOUR_S, DAY_S = 3600, 86400
+# Every sample of the last day, one in ten minutes up to two weeks.
+FULL_S, THIN_S, THIN_STEP_S = DAY_S, 14 * DAY_S, 600
+AUDIT_KEPT = 100_000
+EVENTS_KEPT = 10_000
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS history (
+    cluster TEXT NOT NULL, series TEXT NOT NULL, at INTEGER NOT NULL, value REAL NOT NULL,
+    PRIMARY KEY (cluster, series, at)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS history_by_time ON history (at);
+CREATE TABLE IF NOT EXISTS broker (cluster TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (cluster, id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rule (
+    id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, threshold REAL NOT NULL,
+    for_s REAL NOT NULL, webhook TEXT NOT NULL, enabled INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS event (
+    id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, rule INTEGER NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL,
+    began REAL NOT NULL, ended REAL);
+CREATE TABLE IF NOT EXISTS audit (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, user TEXT NOT NULL, address TEXT NOT NULL, cluster TEXT NOT NULL,
+    action TEXT NOT NULL, arguments TEXT NOT NULL, outcome TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    at: float
+    user: str
+    address: str
+    cluster: str
+    action: str
+    arguments: dict[str, Any]
+    outcome: str
+    """`done`, or why it was refused or failed."""
+
+
+class Store:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="console-store")
+        self._pruned = 0.0
+
+    def open(self) -> None:
+        """Raises SettingsError, OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise SettingsError(
+                f"another console keeps its data in {self.folder} (--data names another folder)"
+            ) from None
+        self._thread.submit(self._connect).result()
+
+    def _connect(self) -> None:
+        path = self.folder / "console.db"
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA cache_size=-2000")
+            self._db.executescript(SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise SettingsError(f"{path}: {error}") from None
+
+    def close(self) -> None:
+        if hasattr(self, "_db"):
+            self._thread.submit(self._db.close).result()
+        self._thread.shutdown()
+        os.close(self._lock)
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work(db)` in the thread, as one transaction."""
+
+        def transaction() -> T:
+            self._db.execute("BEGIN")
+            try:
+                result = work(self._db)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+            return result
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+
+    # --- history: series of numbers, `lag/<group>`, `messages_in` …
+
+    async def add_history(self, cluster: str, at: float, values: Mapping[str, float]) -> None:
+        rows = [(cluster, series, int(at), value) for series, value in values.items()]
+        await self.run(lambda db: db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?)", rows))
+        if time.monotonic() - self._pruned > HOUR_S:
+            self._pruned = time.monotonic()
+            await self.prune(at)
+
+    async def history(self, cluster: str, series: str, since: float) -> list[tuple[int, float]]:
+        return await self.run(
+            lambda db: db.execute(
+                "SELECT at, value FROM history WHERE cluster = ? AND series = ? AND at >= ? ORDER BY at",
+                (cluster, series, int(since)),
+            ).fetchall()
+        )
+
+    async def prune(self, now: float) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM history WHERE at < ?", (int(now) - THIN_S,))
+            # Of the older ones the first of every ten minutes stays.
+            db.execute(
+                f"""DELETE FROM history WHERE at < ? AND EXISTS (
+                    SELECT 1 FROM history AS other WHERE other.cluster = history.cluster
+                    AND other.series = history.series AND other.at < history.at
+                    AND other.at >= history.at - history.at % {THIN_STEP_S})""",
+                (int(now) - FULL_S,),
+            )
+            db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (AUDIT_KEPT,))
+            db.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (EVENTS_KEPT,))
+
+        await self.run(work)
+
+    # --- brokers that were seen
+
+    async def seen_brokers(self, cluster: str) -> set[int]:
+        rows = await self.run(lambda db: db.execute("SELECT id FROM broker WHERE cluster = ?", (cluster,)).fetchall())
+        return {row[0] for row in rows}
+
+    async def add_brokers(self, cluster: str, ids: Iterable[int]) -> None:
+        rows = [(cluster, broker) for broker in ids]
+        await self.run(lambda db: db.executemany("INSERT OR IGNORE INTO broker VALUES (?, ?)", rows))
+
+    async def forget_broker(self, cluster: str, broker: int) -> None:
+        await self.run(lambda db: db.execute("DELETE FROM broker WHERE cluster = ? AND id = ?", (cluster, broker)))
+
+    # --- audit
+
+    async def audit(self, line: AuditLine) -> None:
+        row = (line.at, line.user, line.address, line.cluster, line.action, json.dumps(line.arguments), line.outcome)
+        await self.run(
+            lambda db: db.execute(
+                "INSERT INTO audit (at, user, address, cluster, action, arguments, outcome) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+        )
+
+    async def audit_lines(self, cluster: str, limit: int) -> list[AuditLine]:
+        rows = await self.run(
+            lambda db: db.execute(
+                "SELECT at, user, address, cluster, action, arguments, outcome FROM audit WHERE cluster IN (?, '') "
+                "ORDER BY id DESC LIMIT ?",
+                (cluster, limit),
+            ).fetchall()
+        )
+        return [
+            AuditLine(at, user, address, where, action, json.loads(arguments), outcome)
+            for at, user, address, where, action, arguments, outcome in rows
+        ]
