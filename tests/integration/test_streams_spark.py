@@ -36,6 +36,11 @@ def admin(target: Target) -> Iterator[Admin]:
         yield admin
 
 
+def lasting(topic: str, partitions: int) -> NewTopic:
+    """A topic for records of any time: by default those of long ago are gone when the broker next looks."""
+    return NewTopic(topic, partitions, configs={"retention.ms": "-1"})
+
+
 def fill(target: Target, topic: str, records: Any) -> None:
     """(key, value, timestamp) as bytes; by the key's hash where there is a key."""
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
@@ -81,7 +86,7 @@ def config(target: Target, name: str, folder: Path, **more: Any) -> dict[str, An
 
 def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path) -> None:
     output = f"{topic}-out"
-    admin.create_topics([NewTopic(topic, 2), NewTopic(output, 2)])
+    admin.create_topics([lasting(topic, 2), lasting(output, 2)])
     fill(target, topic, [(None, b"all streams lead to kavka", 1000), (None, b"Hello kavka streams", 2000)])
     settings = config(target, f"app-{topic}", tmp_path)
     streams = KafkaStreams(word_count(topic, output).build(), settings, spark)
@@ -125,7 +130,7 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
 ) -> None:
     outputs = ["out", "out1", "out2", "out3", *(f"out-k{number}" for number in range(4))]
     made = [f"{topic}.{name}.{one}" for name in names for one in ("a", "b", *outputs)]
-    admin.create_topics([NewTopic(one, 1) for one in made], timeout=60)
+    admin.create_topics([lasting(one, 1) for one in made], timeout=60)
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for name in names:
             for source, key, value, timestamp in streams_cases.RECORDS:
@@ -157,7 +162,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"
-    admin.create_topics([NewTopic(topic, 1), NewTopic(output, 1)])
+    admin.create_topics([lasting(topic, 1), lasting(output, 1)])
     fill(target, topic, [(b"a", b"x", 1000), (b"b", b"x", 1000), (b"a", b"x", 1000)])
     counts = Stores.key_value_store_builder(
         Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long()
@@ -184,7 +189,7 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
     target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"
-    admin.create_topics([NewTopic(topic, 2), NewTopic(output, 2)])
+    admin.create_topics([lasting(topic, 2), lasting(output, 2)])
     words = [f"w{number % 7} w{number % 3}" for number in range(400)]
     fill(target, topic, [(str(index).encode(), line.encode(), 1000 + index) for index, line in enumerate(words)])
     argv = [sys.executable, "-m", "tests.support.streams_job", target.bootstrap_servers, topic, output, str(tmp_path)]

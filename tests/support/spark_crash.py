@@ -1,7 +1,7 @@
 """A driver of Spark that stops at a chosen stage of a batch, to be killed there.
 
-As a module it is what Spark's Python processes load in place of the plain source: importing it puts halts into the
-two phases of the sink. A query halts in batch 1 where the last part of its output topic's name says. As a program it
+As a module it is what Spark's Python processes load in place of the plain sink: importing it puts halts into its two
+phases. A query halts in batch 1 where the last part of its output topic's name says. As a program it
 runs a query for each stage:  python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kavka.pipeline.spark import two_phase
+from kavka.pipeline.spark.sink import KavkaStreamWriter
 from kavka.pipeline.spark.source import KavkaDataSource
 
 BATCH = 1
@@ -55,8 +56,14 @@ def stage_of(topic: str | None) -> str:
     return (topic or "").rpartition("-")[2]
 
 
+class CrashingWriter(KavkaStreamWriter):
+    """Loaded by its name, with all that follows, in every process that writes or commits: those that read do not know
+    this module, and Spark gives any process that is free to any query."""
+
+
 class CrashingSource(KavkaDataSource):
-    """Loaded by its name in every process of Spark's, with all that follows."""
+    def streamWriter(self, schema: Any, overwrite: bool) -> CrashingWriter:
+        return CrashingWriter(*self._sink(schema))
 
 
 _write, _commit = two_phase.write, two_phase.Driver.commit

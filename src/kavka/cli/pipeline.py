@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,24 +77,24 @@ def _run(args: Arguments) -> int:
         return 0
     from kavka.streams import KafkaStreams, StreamsException
 
+    stop = threading.Event()
     try:
         streams = KafkaStreams(topology, config)
-        signal.signal(signal.SIGTERM, lambda *_: streams.close())
+        # No more than a note: it may come in the middle of a call to Spark, whose connection then takes no other.
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         name = config["application.id"]
         before = jobs.read(name)
         if before is not None and before["running"]:
             raise ToolError(f"{name} runs already: kavka pipeline stop {name}")
         print(f"{name} starts on Spark", file=sys.stderr, flush=True)
         streams.start()
+        # In place of PySpark's own handler, which cancels what runs and then interrupts us wherever we are.
+        signal.signal(signal.SIGINT, lambda *_: stop.set())
     except (StreamsException, jobs.JobError) as error:
         raise ToolError(str(error)) from None
     about: dict[str, Any] = {"job": str(job), "arguments": _arguments(args), "folder": os.getcwd()}
     about["started"] = int(time.time() * 1000)
-    told = about
-    try:
-        told = _follow(streams, name, about)
-    except KeyboardInterrupt:
-        streams.close()
+    told = _follow(streams, name, about, stop)
     ended = streams.exception()
     if ended is None:
         jobs.forget(name)
@@ -116,11 +117,15 @@ def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
     return found["build"](), dict(found["CONFIG"])
 
 
-def _follow(streams: KafkaStreams, name: str, about: dict[str, Any]) -> dict[str, Any]:
-    """Until the job ends: a line of progress on a terminal, and the same for `status`. Returns what was told last."""
+def _follow(streams: KafkaStreams, name: str, about: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+    """Until the job ends, or is to stop: a line of progress on a terminal, and the same for `status`. Returns what was
+    told last."""
     terminal = at_terminal(sys.stderr)
     last: dict[str, Any] | None = None
     while not streams.wait(0.5):
+        if stop.is_set():
+            streams.close()
+            continue
         progress = streams.query.lastProgress if streams.query is not None else None
         told = _told(progress)
         if told != last:

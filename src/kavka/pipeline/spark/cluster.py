@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from kavka.client.admin import Admin
@@ -78,8 +78,7 @@ class SourceCluster:
             if len(gone) < len(error.errors):
                 raise
             if not missing_is_empty:
-                one = "topic" if len(gone) == 1 else "topics"
-                raise PipelineError(f"there is no {one} {', '.join(gone)} in the cluster") from None
+                raise PipelineError(_no_topic(gone)) from None
             described = error.results
         there = sorted(TopicPartition(t.name, p.partition) for t in described.values() for p in t.partitions)
         if self._options.kind != "assign":
@@ -163,7 +162,8 @@ class SourceCluster:
                 return ask()
             except KafkaError as error:
                 if attempt == self._options.retries or not (error.retriable or error.code in _MISSING):
-                    raise PipelineError(f"{what} failed: {error}") from None
+                    gone = _gone(error)
+                    raise PipelineError(_no_topic(gone) if gone else f"{what} failed: {error}") from None
                 log.warning("%s failed, asking again: %s", what, error)
                 time.sleep(self._options.retry_interval)
         raise AssertionError
@@ -192,6 +192,18 @@ class _Ends:
     def close(self) -> None:
         self._io.run(self._cluster.close())
         self._io.stop()
+
+
+def _gone(error: KafkaError) -> list[str]:
+    """The topics that an error is about, if it is that they are not there: a leader may know that before the metadata
+    of others says so."""
+    if not isinstance(error, AdminError) or any(why.code not in _MISSING for why in error.errors.values()):
+        return []
+    return sorted({one.topic for one in error.errors if isinstance(one, TopicPartition)})
+
+
+def _no_topic(names: Sequence[str]) -> str:
+    return f"there is no {'topic' if len(names) == 1 else 'topics'} {', '.join(names)} in the cluster"
 
 
 def _check_complete(named: Collection[TopicPartition], partitions: Collection[TopicPartition], name: str) -> None:

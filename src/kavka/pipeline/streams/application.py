@@ -22,9 +22,11 @@ from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import NewTopic
 from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
+from kavka.pipeline.streams.progress import done, ends
 from kavka.pipeline.streams.settings import Settings, settings_of
 from kavka.pipeline.streams.topology import SourceNode, Topology, TopologyDescription
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT = 30.0
+# As Kafka Streams makes repartition topics: what is in them is not gone before it is read, however old it is.
+_OWN_TOPIC = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(50 * 1024 * 1024)}
 _READ_ALL = -2
 _READ_NEW = -1
 
@@ -149,10 +153,31 @@ class KafkaStreams:
         return True
 
     def process_all_available(self) -> None:
-        """Wait until everything that was in the topics when this was called is done; for tests."""
+        """Wait until everything that was in the topics when this was called is done, also what it became in the
+        application's own topics; for tests. Returns early if the application is closed meanwhile."""
         if self._query is None:
             raise StreamsException("it is not started")
-        self._query.processAllAvailable()
+        own = {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
+        committed = self._settings.exactly_once or self._settings.clients.get("isolation.level") == "read_committed"
+        with self._admin() as admin:
+            wanted = ends(admin, source_topics(self._topology) | own, committed)
+            # Each of the application's topics is written to by those that read the ones before it.
+            for _ in range(len(own) + 1):
+                if not self._reached(wanted):
+                    return
+                wanted = ends(admin, own, committed)
+        if not needs_timers(self._topology):
+            # With timers there is always another batch to come. Otherwise this leaves a query that rests.
+            self._query.processAllAvailable()
+
+    def _reached(self, wanted: Mapping[TopicPartition, int]) -> bool:
+        """Wait for it; False if the application was closed before."""
+        while any(done(self.folder / "checkpoint").get(tp, 0) < offset for tp, offset in wanted.items()):
+            if self.wait(0.05):
+                if self._error is not None:
+                    raise self._error
+                return False
+        return True
 
     def __enter__(self) -> KafkaStreams:
         self.start()
@@ -201,11 +226,15 @@ class KafkaStreams:
         settings = self._settings
         spark = self._session()
         cores = max(spark.sparkContext.defaultParallelism, settings.threads)
-        with Admin(admin_settings({"bootstrap.servers": settings.bootstrap_servers, **settings.clients})) as admin:
+        with self._admin() as admin:
             plan, partitions = self._planned(admin, cores)
         caching = settings.cache_bytes > 0
         run = uuid.uuid4().hex
         return compile_query(spark, self._topology, settings, plan, partitions, run, caching, self.folder)
+
+    def _admin(self) -> Admin:
+        settings = self._settings
+        return Admin(admin_settings({"bootstrap.servers": settings.bootstrap_servers, **settings.clients}))
 
     def _session(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -332,7 +361,7 @@ def _create(admin: Admin, topics: Mapping[str, int], replication: int) -> None:
         if topic not in there:
             factor = None if replication < 0 else replication
             try:
-                admin.create_topics([NewTopic(topic, count, factor)], timeout=_ADMIN_TIMEOUT)
+                admin.create_topics([NewTopic(topic, count, factor, configs=_OWN_TOPIC)], timeout=_ADMIN_TIMEOUT)
             except AdminError as error:
                 if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
                     raise
