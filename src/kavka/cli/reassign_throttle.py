@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kavka.cli.tool import note
+from kavka.client.admin.throttles import LOG_DIR_RATE
 from kavka.client.admin.types import (
     AlterConfigOp,
     ConfigResource,
@@ -17,13 +18,6 @@ from kavka.common.types import TopicPartition
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
-LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
-LOG_DIR_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-LEADER_REPLICAS, FOLLOWER_REPLICAS = (
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-)
-
 
 def throttle_replication(
     admin: Admin,
@@ -33,36 +27,7 @@ def throttle_replication(
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> None:
     """Both for what is moved already and for what is about to be."""
-    moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
-        tp: (set(r.replicas) - set(r.adding_replicas), set(r.adding_replicas)) for tp, r in under_way.items()
-    }
-    for tp, replicas in proposed.items():
-        sources = moves[tp][0] if tp in moves else set(current[tp])
-        moves[tp] = sources, set(replicas) - sources
-    leaders: dict[str, set[str]] = {}
-    followers: dict[str, set[str]] = {}
-    for tp, (sources, targets) in moves.items():
-        leaders.setdefault(tp.topic, set()).update(f"{tp.partition}:{broker}" for broker in sources)
-        followers.setdefault(tp.topic, set()).update(f"{tp.partition}:{broker}" for broker in targets)
-    admin.incremental_alter_configs(
-        {
-            ConfigResource.topic(topic): [
-                AlterConfigOp(LEADER_REPLICAS, ",".join(sorted(leaders[topic]))),
-                AlterConfigOp(FOLLOWER_REPLICAS, ",".join(sorted(followers[topic]))),
-            ]
-            for topic in leaders
-        }
-    )
-    brokers = sorted({broker for both in moves.values() for some in both for broker in some})
-    admin.incremental_alter_configs(
-        {
-            ConfigResource.broker(broker): [
-                AlterConfigOp(LEADER_RATE, str(rate)),
-                AlterConfigOp(FOLLOWER_RATE, str(rate)),
-            ]
-            for broker in brokers
-        }
-    )
+    admin.throttle_replication(rate, under_way, proposed, current)
     print(f"The inter-broker throttle limit was set to {rate} B/s")
 
 
@@ -86,11 +51,7 @@ def clear_throttles(admin: Admin, replicas: Mapping[TopicPartition, Iterable[int
     for broker in brokers:
         if broker not in alive:
             note("reassign-partitions", f"broker {broker} is not there: its throttle stays until --verify finds it")
-    rates = [AlterConfigOp.delete(name) for name in (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)]
-    admin.incremental_alter_configs({ConfigResource.broker(broker): rates for broker in brokers if broker in alive})
     if not quiet:
         many = "" if len(topics) == 1 else "s"
         print(f"Clearing topic-level throttles on topic{many} {','.join(topics)}")
-    if topics:
-        lists = [AlterConfigOp.delete(name) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
-        admin.incremental_alter_configs({ConfigResource.topic(topic): lists for topic in topics})
+    admin.clear_throttles((broker for broker in brokers if broker in alive), topics)

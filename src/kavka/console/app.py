@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from kavka.console.guard import Guard, authenticate, check_token, cookie_name
 from kavka.console.jsons import JsonAnswer
 from kavka.console.live import EventStream, samples
 from kavka.console.openapi import description
+from kavka.console.pages.topic_moves import clear_done_throttles, load_throttled
 from kavka.console.registry import OPERATIONS, Done, Operation, audited_arguments
 from kavka.console.sampler import Sampler
 from kavka.console.settings import ConsoleSettings
@@ -60,11 +61,12 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         for cluster in settings.clusters:
             console.clusters[cluster.name] = ClusterHandle(cluster, store)
-        sampler = Sampler(list(console.clusters.values()), judge)
+        sampler = Sampler(list(console.clusters.values()), [judge, clear_done_throttles])
         try:
             for handle in console.clusters.values():
                 await handle.start()
                 await load_rules(handle)
+                await load_throttled(handle)
             sampler.start()
             yield
         finally:
@@ -81,7 +83,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
             Middleware(SmallBodies),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3),
         ],
-        exception_handlers={Refused: web.failed, HTTPException: web.failed, Exception: web.failed},
+        exception_handlers={HTTPException: web.failed},
         lifespan=lifespan,
     )
     app.state.console = console
@@ -117,18 +119,27 @@ class Web:
 
     def routes(self) -> list[Any]:
         return [
-            Route("/", self.home),
-            Route("/healthz", self.health),
-            Route("/login", self.login_page, methods=["GET"]),
-            Route("/login", self.log_in, methods=["POST"]),
-            Route("/logout", self.log_out, methods=["POST"]),
-            Route("/api/openapi.json", self.openapi),
-            *(Route("/api" + o.path, self._serve(o), methods=[o.method]) for o in OPERATIONS.values()),
-            Route("/c/{cluster}", self.home_of),
-            Route("/c/{cluster}/events", self.events),
-            *(Route("/c/{cluster}" + p.path, self._show(p)) for p in PAGES),
+            self._route("/", self.home),
+            self._route("/healthz", self.health),
+            self._route("/login", self.login_page),
+            self._route("/login", self.log_in, "POST"),
+            self._route("/logout", self.log_out, "POST"),
+            self._route("/api/openapi.json", self.openapi),
+            *(self._route("/api" + o.path, self._serve(o), o.method) for o in OPERATIONS.values()),
+            self._route("/c/{cluster}", self.home_of),
+            self._route("/c/{cluster}/events", self.events),
+            *(self._route("/c/{cluster}" + p.path, self._show(p)) for p in PAGES),
             Mount("/static", Static(directory=HERE / "static")),
         ]
+
+    def _route(self, path: str, handler: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+        async def answered(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Exception as error:
+                return await self.failed(request, error)
+
+        return Route(path, answered, methods=[method])
 
     # --- who
 

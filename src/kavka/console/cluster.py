@@ -71,6 +71,8 @@ class ClusterHandle:
         """By topic: messages and bytes per second that come in."""
         self.alerts: tuple[ActiveAlert, ...] = ()
         """Those that are raised now; `alerts.py` sets them."""
+        self.throttled: set[str] = set()
+        """Topics whose moves were throttled from here, until the throttle is gone."""
         self.looked_at = 0.0
         """When somebody last looked (monotonic)."""
         self.kept_at = 0.0

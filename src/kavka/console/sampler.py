@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from kavka.console.cluster import ClusterHandle
 
@@ -26,14 +26,14 @@ STEP_S = 0.5
 
 RATES = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 
-Judge = Callable[[ClusterHandle], Awaitable[None]]
+Afterwards = Callable[[ClusterHandle], Awaitable[None]]
 
 
 class Sampler:
-    def __init__(self, clusters: list[ClusterHandle], judge: Judge) -> None:
+    def __init__(self, clusters: list[ClusterHandle], afterwards: Sequence[Afterwards]) -> None:
         self.clusters = clusters
-        self.judge = judge
-        """Called after every sample: the alerts."""
+        self.afterwards = afterwards
+        """Called after every sample: the alerts, and what waits for something to be over."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -60,7 +60,8 @@ class Sampler:
             if time.time() - sample.groups_at >= every - STEP_S:
                 await cluster.refresh_groups()
             await self._keep(cluster)
-        await self.judge(cluster)
+        for work in self.afterwards:
+            await work(cluster)
 
     async def _rest(self, cluster: ClusterHandle) -> None:
         """Until the next sample is due: somebody who begins to look makes it so."""

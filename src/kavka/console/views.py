@@ -38,16 +38,18 @@ class Page:
     function: Callable[[View], Awaitable[Response]]
     nav: str
     role: Role
+    tab: str
 
 
 PAGES: list[Page] = []
 
 
-def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW) -> Callable[[P], P]:
-    """A page of a cluster; with `nav`, one that the navigation names, in the order of registration."""
+def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW, tab: str = "") -> Callable[[P], P]:
+    """A page of a cluster; with `nav`, one that the navigation names, in the order of registration; with `tab`, one of
+    several about the same thing: those whose paths begin with the same two steps (`/topics/{topic}`)."""
 
     def register(function: P) -> P:
-        PAGES.append(Page(path, title, function, nav, role))
+        PAGES.append(Page(path, title, function, nav, role, tab))
         return function
 
     return register
@@ -106,6 +108,18 @@ class View:
         }
         html = environment().get_template(template).render(shown)
         return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
+
+    def tabs(self) -> list[tuple[str, str, bool]]:
+        """(words, address, whether it is this one) of the pages about the same thing."""
+        if self.page is None or not self.page.tab:
+            return []
+        start = self.page.path.split("/")[:3]
+        values = {name: quote(str(value), safe="") for name, value in self.request.path_params.items()}
+        return [
+            (other.tab, "/c/{cluster}".format_map(values) + other.path.format_map(values), other is self.page)
+            for other in PAGES
+            if other.tab and other.path.split("/")[:3] == start and self.context.user.role >= other.role
+        ]
 
     def _active(self) -> str:
         """The entry of the navigation that this page is below."""

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kavka.client.admin.brokers import Brokers
-from kavka.client.admin.configs import Configs
 from kavka.client.admin.hanging import Hanging
 from kavka.client.admin.log_dirs import LogDirs
 from kavka.client.admin.replicas import Replicas
 from kavka.client.admin.resets import Resets
+from kavka.client.admin.throttles import Throttles
 from kavka.client.admin_config import admin_config
 
 
-class Admin(Resets, Hanging, Configs, LogDirs, Brokers, Replicas):
+class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
     """Looks after a cluster: topics, settings, groups, offsets, replicas.
 
         async with Admin(bootstrap_servers="localhost:9092") as admin:

@@ -413,3 +413,20 @@ class Admin:
     ) -> AbortTransactionSpec | None:
         """What `abort_transaction` takes, for the transaction that is open in a partition from this offset on."""
         return self._io.run(self._aio.find_transaction(partition, start_offset, timeout=timeout))
+
+    def throttle_replication(
+        self,
+        rate: int,
+        under_way: Mapping[TopicPartition, PartitionReassignment],
+        proposed: Mapping[TopicPartition, Sequence[int]],
+        current: Mapping[TopicPartition, Sequence[int]],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Let the moves that are under way and those that are about to begin take at most `rate` bytes per second of
+        each broker that gives or takes."""
+        self._io.run(self._aio.throttle_replication(rate, under_way, proposed, current, timeout=timeout))
+
+    def clear_throttles(self, brokers: Iterable[int], topics: Iterable[str], *, timeout: float | None = None) -> None:
+        """Of these brokers and topics."""
+        self._io.run(self._aio.clear_throttles(brokers, topics, timeout=timeout))

@@ -2,6 +2,8 @@
 
 # ruff: noqa: I001
 from kavka.console.pages import overview
+from kavka.console.pages import brokers
+from kavka.console.pages import topics, topic, topic_settings, topic_moves
 from kavka.console.pages import audit
 
-__all__ = ["audit", "overview"]
+__all__ = ["audit", "brokers", "overview", "topic", "topic_moves", "topic_settings", "topics"]

@@ -66,6 +66,16 @@
   if (said && kept) { said.textContent = kept; said.hidden = false; }
   sessionStorage.removeItem("said");
 
+  // --- rows of a table by a word: <input data-filter="id of the table">
+  document.addEventListener("input", (event) => {
+    const id = event.target.dataset?.filter;
+    if (!id) return;
+    const word = event.target.value.trim().toLowerCase();
+    for (const row of document.querySelectorAll(`#${id} [data-text]`)) {
+      row.hidden = !row.dataset.text.toLowerCase().includes(word);
+    }
+  });
+
   // --- live parts: the same page again, and every [data-live] replaced by its newer self
   let under_way = false, again = false;
   async function refresh(now = false) {

@@ -1,0 +1,75 @@
+"""Settings of topics and brokers as a page shows them: value, where it comes from, help, what it may be."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kavka.client.admin.types import ConfigEntry, ConfigSource
+from kavka.common.config import ConfigTable, ConfigType, EachOneOf, OneOf
+
+_TAG = re.compile(r"<[^>]*>")
+
+SOURCES = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "set for this topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "set for this broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "set for all brokers",
+    ConfigSource.STATIC_BROKER_CONFIG: "from the broker's file",
+    ConfigSource.DEFAULT_CONFIG: "default",
+    ConfigSource.DYNAMIC_GROUP_CONFIG: "set for this group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    own: bool
+    """Whether it was set here, so that it can be set back."""
+    editable: bool
+    sensitive: bool
+    type: str
+    choices: list[str]
+    help: str
+    allowed: str
+
+
+def settings(entries: Iterable[ConfigEntry], table: ConfigTable, own: ConfigSource) -> list[Setting]:
+    """What is known of each here counts; of the rest, what the broker says."""
+    return [_setting(entry, table, own) for entry in sorted(entries, key=lambda entry: entry.name)]
+
+
+def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setting:
+    key = table.get(entry.name)
+    choices: list[str] = []
+    kind = entry.type or (key.type if key else ConfigType.STRING)
+    if kind is ConfigType.BOOLEAN:
+        choices = ["true", "false"]
+    elif key is not None and isinstance(key.validator, OneOf):
+        choices = list(key.validator.values)
+    elif key is not None and isinstance(key.validator, EachOneOf) and len(key.validator.values) == 2:
+        choices = [*key.validator.values, ",".join(key.validator.values)]
+    if choices and entry.value is not None and entry.value not in choices:
+        choices.append(entry.value)
+    return Setting(
+        entry.name,
+        None if entry.is_sensitive else entry.value,
+        SOURCES.get(entry.source, "unknown"),
+        entry.source is ConfigSource.DEFAULT_CONFIG,
+        entry.source is own,
+        not entry.is_read_only,
+        entry.is_sensitive,
+        kind.name.lower(),
+        choices,
+        key.help if key else plain_text(entry.documentation or ""),
+        key.allowed if key else "",
+    )
+
+
+def plain_text(documentation: str) -> str:
+    """Kafka's documentation has HTML in it; what is left is text, which templates escape."""
+    return " ".join(html.unescape(_TAG.sub("", documentation)).split())

@@ -1,0 +1,172 @@
+"""Brokers: what each leads and keeps, its disks, its settings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated
+
+from starlette.responses import Response
+
+from kavka.client.admin.types import AlterConfigOp, ConfigResource, ConfigSource
+from kavka.common.broker_config import BROKER_CONFIGS
+from kavka.console.auth import Role
+from kavka.console.context import Context, check_confirmation, check_seen, fingerprint
+from kavka.console.entries import Setting, settings
+from kavka.console.errors import Refused, explained
+from kavka.console.registry import Done, action, query
+from kavka.console.state import LogDir, Sample
+from kavka.console.views import View, page
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """`leader_skew` and `replica_skew`: how far it is from an even share, 0.25 for a quarter more than that."""
+
+    id: int
+    up: bool
+    host: str
+    port: int
+    rack: str | None
+    controller: bool
+    leaders: int
+    preferred: int
+    """Partitions that it should lead."""
+    replicas: int
+    in_sync: int
+    leader_skew: float
+    replica_skew: float
+    size: int | None
+    usable: int | None
+    total: int | None
+
+
+def broker_rows(sample: Sample) -> list[BrokerRow]:
+    """Those that are up, and those that are gone."""
+    leaders: Counter[int] = Counter()
+    preferred: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    in_sync: Counter[int] = Counter()
+    for p in sample.partitions:
+        leaders[p.leader] += 1
+        preferred.update(p.replicas[:1])
+        replicas.update(p.replicas)
+        in_sync.update(p.isr)
+    count = len(sample.nodes) or 1
+    led = sum(leaders[broker] for broker in sample.nodes) / count
+    kept = sum(replicas[broker] for broker in sample.nodes) / count
+    rows = []
+    for broker in sorted({*sample.nodes, *sample.gone}):
+        node = sample.nodes.get(broker)
+        dirs = [d for d in sample.dirs.get(broker, ()) if d.usable is not None]
+        rows.append(
+            BrokerRow(
+                broker,
+                node is not None,
+                node.host if node else "",
+                node.port if node else -1,
+                node.rack if node else None,
+                broker == sample.controller,
+                leaders[broker],
+                preferred[broker],
+                replicas[broker],
+                in_sync[broker],
+                leaders[broker] / led - 1 if led and node else 0.0,
+                replicas[broker] / kept - 1 if kept and node else 0.0,
+                sample.disk_of(broker),
+                min((d.usable for d in dirs if d.usable is not None), default=None),
+                max((d.total for d in dirs if d.total is not None), default=None),
+            )
+        )
+    return rows
+
+
+@query("/brokers", "Brokers with what they lead and keep")
+async def list_brokers(context: Context) -> list[BrokerRow]:
+    return broker_rows(await context.cluster.state())
+
+
+@query("/brokers/{broker}/dirs", "Log directories of a broker")
+async def log_dirs(context: Context, broker: int) -> list[LogDir]:
+    return list((await context.cluster.state()).dirs.get(broker, ()))
+
+
+@query("/brokers/{broker}/settings", "Settings of a broker with help and bounds")
+async def broker_settings(context: Context, broker: int) -> list[Setting]:
+    if broker not in (await context.cluster.state()).nodes:
+        raise Refused(f"broker {broker} is not in the cluster", 404)
+    resource = ConfigResource.broker(broker)
+    found = await context.admin.describe_configs(resource, include_documentation=True, timeout=10)
+    return settings(found[resource].values(), BROKER_CONFIGS, ConfigSource.DYNAMIC_BROKER_CONFIG)
+
+
+@action("/brokers/{broker}/settings", "Change a setting of a broker while it runs", role=Role.ADMIN)
+async def change_broker_setting(
+    context: Context,
+    broker: int,
+    name: str,
+    value: Annotated[str | None, "The new value"] = None,
+    reset: Annotated[bool, "Back to what the broker was started with"] = False,
+    everywhere: Annotated[bool, "For all brokers that have no value of their own"] = False,
+    seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
+) -> Done:
+    if not reset and value is None:
+        raise Refused("a value is missing", field="value")
+    now = {entry.name: entry for entry in await broker_settings(context, broker)}.get(name)
+    if now is None:
+        raise Refused(f"brokers have no setting {name}", 404, "name")
+    check_seen(seen, fingerprint(now.value))
+    change = AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
+    resource = ConfigResource.broker("" if everywhere else broker)
+    await context.admin.incremental_alter_configs({resource: [change]})
+    context.cluster.changed()
+    shown = "its new value" if now.sensitive else value
+    words = f"{name} is back to what it was" if reset else f"{name} is {shown}"
+    return Done(words, f"/c/{context.cluster.name}/brokers/{broker}")
+
+
+@action("/brokers/{broker}/forget", "Expect a broker no more that is gone for good", role=Role.ADMIN)
+async def forget_broker(context: Context, broker: int, confirm: Annotated[str, "Its id, typed again"]) -> Done:
+    """Nothing in the cluster changes: the console no longer counts it as gone, unless partitions still name it."""
+    sample = await context.cluster.state()
+    check_confirmation(typed=confirm, name=str(broker), seen="", now="")
+    if broker in sample.nodes:
+        raise Refused(f"broker {broker} is up", 409)
+    if any(broker in p.replicas for p in sample.partitions):
+        raise Refused(f"partitions still have replicas on broker {broker}: move them first", 409)
+    await context.cluster.forget_broker(broker)
+    return Done(f"broker {broker} is no longer expected", f"/c/{context.cluster.name}/brokers")
+
+
+@page("/brokers", "Brokers", nav="Brokers")
+async def brokers_page(view: View) -> Response:
+    return view.render("brokers.html", rows=await list_brokers(view.context))
+
+
+@page("/brokers/{broker:int}", "Broker")
+async def broker_page(view: View) -> Response:
+    number = int(view.path("broker"))
+    context = view.context
+    sample = await context.cluster.state()
+    row = next((row for row in broker_rows(sample) if row.id == number), None)
+    if row is None:
+        raise Refused(f"there is no broker {number}", 404)
+    entries: list[Setting] = []
+    problem = ""
+    if row.up:
+        try:
+            entries = await broker_settings(context, number)
+        except Exception as error:
+            known = explained(error)
+            if known is None:
+                raise
+            problem = known[1]
+    return view.render(
+        "broker.html",
+        row=row,
+        dirs=sample.dirs.get(number, ()),
+        entries=entries,
+        problem=problem,
+        fingerprint=fingerprint,
+        may_edit=context.user.role >= Role.ADMIN,
+    )

@@ -1,0 +1,170 @@
+"""One topic: its partitions, who reads it, and what can be done with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from starlette.responses import Response
+
+from kavka.client.admin.types import ElectionType
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+from kavka.console.auth import Role
+from kavka.console.cluster import ClusterHandle
+from kavka.console.context import Context, check_confirmation, check_seen, fingerprint
+from kavka.console.errors import Refused, reason
+from kavka.console.pages.topics import MAX_PARTITIONS, TopicRow, row_of, topic_address
+from kavka.console.registry import Bounds, Done, action, query
+from kavka.console.state import Partition, Sample, Topic
+from kavka.console.views import Pager, View, page
+
+ALL_RECORDS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group that has committed offsets of a topic."""
+
+    group: str
+    state: str
+    partitions: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDetail:
+    row: TopicRow
+    topic_id: str
+    partitions: list[Partition]
+    readers: list[Reader]
+    seen: str
+    """The fingerprint that goes with a confirmation."""
+
+
+def seen_of(topic: Topic) -> str:
+    """Another topic of the same name, or more partitions, is not what was looked at."""
+    return fingerprint(topic.name, topic.id, len(topic.partitions))
+
+
+@query("/topics/{topic}", "One topic: partitions with leader, replicas, ISR, offsets and size; and who reads it")
+async def describe_topic(context: Context, topic: str) -> TopicDetail:
+    cluster = context.cluster
+    found = await cluster.topic(topic, groups=True)
+    return TopicDetail(
+        row_of(cluster, found),
+        str(found.id),
+        list(found.partitions),
+        readers(cluster.sample, topic),
+        seen_of(found),
+    )
+
+
+def readers(sample: Sample | None, topic: str) -> list[Reader]:
+    found = []
+    for group in (sample.groups if sample else {}).values():
+        here = [tp for tp in group.offsets or () if tp.topic == topic]
+        if here:
+            lag = sum(group.lags.get(tp, 0) for tp in here) if group.lags is not None else None
+            found.append(Reader(group.id, group.state, len(here), lag))
+    return sorted(found, key=lambda reader: -(reader.lag or 0))
+
+
+async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
+    """As it is now, not a few seconds ago: for what a confirmation is checked against."""
+    cluster.changed()
+    topic = await cluster.topic(name)
+    if cluster.error:
+        raise Refused(f"the cluster does not answer: {cluster.error}; nothing was done", 502)
+    return topic
+
+
+@action("/topics/{topic}/delete", "Delete a topic with all its messages", role=Role.ADMIN)
+async def delete_topic(
+    context: Context,
+    topic: str,
+    confirm: Annotated[str, "The topic's name, typed again"],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    found = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(found))
+    await context.admin.delete_topics([topic])
+    context.cluster.changed()
+    return Done(f"{topic} was deleted", f"/c/{context.cluster.name}/topics")
+
+
+@action("/topics/{topic}/empty", "Delete all messages of a topic", role=Role.ADMIN)
+async def empty_topic(
+    context: Context,
+    topic: str,
+    confirm: Annotated[str, "The topic's name, typed again"],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    """What is there now; what is written while this is done may stay."""
+    found = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(found))
+    leaderless = [p.id for p in found.partitions if p.offline]
+    if leaderless:
+        raise Refused(f"partition {leaderless[0]} has no leader: nothing was done", 409)
+    await context.admin.delete_records({TopicPartition(topic, p.id): ALL_RECORDS for p in found.partitions})
+    context.cluster.changed()
+    return Done(f"{topic} is empty", topic_address(context, topic))
+
+
+@action("/topics/{topic}/partitions", "Give a topic more partitions")
+async def add_partitions(
+    context: Context,
+    topic: str,
+    total: Annotated[int, "How many there shall be in all", Bounds(1, MAX_PARTITIONS)],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    """There is no way back, and keys go to other partitions than before."""
+    found = await fresh_topic(context.cluster, topic)
+    check_seen(seen, seen_of(found))
+    if total <= len(found.partitions):
+        raise Refused(f"{topic} has {len(found.partitions)} partitions already: there can only be more", field="total")
+    await context.admin.create_partitions({topic: total})
+    context.cluster.changed()
+    return Done(f"{topic} has {total} partitions", topic_address(context, topic))
+
+
+@action("/topics/{topic}/elect", "Make the preferred replicas the leaders")
+async def elect_preferred(
+    context: Context, topic: str, partition: Annotated[int | None, "Only this one", Bounds(0)] = None
+) -> Done:
+    found = await context.cluster.topic(topic)
+    wanted = [TopicPartition(topic, p.id) for p in found.partitions if partition is None or p.id == partition]
+    if not wanted:
+        raise Refused(f"there is no partition {partition}", 404, "partition")
+    results = await context.admin.elect_leaders(ElectionType.PREFERRED, wanted)
+    context.cluster.changed()
+    elected = [tp for tp, error in results.items() if error is None]
+    failed = {
+        tp: error
+        for tp, error in results.items()
+        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    if failed:
+        tp, error = next(iter(failed.items()))
+        done = f"{len(elected)} leaders were elected; " if elected else ""
+        raise Refused(f"{done}{len(failed)} could not be, {tp} for one: {reason(error)}", 409)
+    if not elected:
+        return Done("The preferred replicas lead already", topic_address(context, topic))
+    many = len(elected) != 1
+    return Done(f"{len(elected)} leader{'s were' if many else ' was'} elected", topic_address(context, topic))
+
+
+@page("/topics/{topic}", "Topic", tab="Partitions")
+async def topic_page(view: View) -> Response:
+    name = view.path("topic")
+    detail = await describe_topic(view.context, name)
+    return view.render(
+        "topic.html", name=name, detail=detail, row=detail.row, pager=Pager(view, detail.partitions, 200)
+    )
+
+
+@page("/topics/{topic}/actions", "Change a topic", tab="Actions", role=Role.OPERATE)
+async def topic_actions_page(view: View) -> Response:
+    name = view.path("topic")
+    topic = await view.context.cluster.topic(name)
+    return view.render("topic_actions.html", name=name, topic=topic, seen=seen_of(topic))

@@ -1,0 +1,59 @@
+"""The settings of a topic, each with its help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from starlette.responses import Response
+
+from kavka.client.admin.types import AlterConfigOp, ConfigResource, ConfigSource
+from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.console.auth import Role
+from kavka.console.context import Context, check_seen, fingerprint
+from kavka.console.entries import Setting, settings
+from kavka.console.errors import Refused
+from kavka.console.pages.topics import topic_address
+from kavka.console.registry import Done, action, query
+from kavka.console.views import View, page
+
+
+@query("/topics/{topic}/settings", "Settings of a topic with help and bounds")
+async def topic_settings(context: Context, topic: str) -> list[Setting]:
+    await context.cluster.topic(topic)
+    resource = ConfigResource.topic(topic)
+    found = await context.admin.describe_configs(resource, include_documentation=True)
+    return settings(found[resource].values(), TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+
+
+@action("/topics/{topic}/settings", "Change a setting of a topic", role=Role.ADMIN)
+async def change_topic_setting(
+    context: Context,
+    topic: str,
+    name: str,
+    value: Annotated[str | None, "The new value"] = None,
+    reset: Annotated[bool, "Back to what it is without this topic's own"] = False,
+    seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
+) -> Done:
+    if not reset and value is None:
+        raise Refused("a value is missing", field="value")
+    now = {entry.name: entry for entry in await topic_settings(context, topic)}.get(name)
+    if now is None:
+        raise Refused(f"topics have no setting {name}", 404, "name")
+    check_seen(seen, fingerprint(now.value))
+    change = AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
+    await context.admin.incremental_alter_configs({ConfigResource.topic(topic): [change]})
+    context.cluster.changed()
+    words = f"{name} is back to its default" if reset else f"{name} is {value}"
+    return Done(words, f"{topic_address(context, topic)}/settings")
+
+
+@page("/topics/{topic}/settings", "Settings", tab="Settings")
+async def topic_settings_page(view: View) -> Response:
+    name = view.path("topic")
+    return view.render(
+        "topic_settings.html",
+        name=name,
+        entries=await topic_settings(view.context, name),
+        fingerprint=fingerprint,
+        may_edit=view.context.user.role >= Role.ADMIN,
+    )

@@ -1,0 +1,137 @@
+"""All topics: search, order, create."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from kavka.client.admin.types import NewTopic
+from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.console.auth import Role
+from kavka.console.cluster import ClusterHandle
+from kavka.console.context import Context
+from kavka.console.errors import Refused
+from kavka.console.registry import Bounds, Done, action, query
+from kavka.console.state import Topic
+from kavka.console.views import Pager, View, page
+
+MAX_PARTITIONS = 100_000
+OFTEN_SET = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "max.message.bytes")
+HEALTHS = ("offline", "under-replicated", "healthy")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """`messages` is last offset less first: fewer in compacted topics. `size` is that of the leaders' logs, `disk` of
+    all replicas. `messages_in` and `bytes_in` are per second."""
+
+    name: str
+    internal: bool
+    partitions: int
+    replication: int
+    messages: int | None
+    size: int | None
+    disk: int | None
+    messages_in: float
+    bytes_in: float
+    offline: int
+    under_replicated: int
+    health: str
+
+
+def row_of(cluster: ClusterHandle, topic: Topic) -> TopicRow:
+    messages_in, bytes_in = cluster.topic_rates.get(topic.name, (0.0, 0.0))
+    return TopicRow(
+        topic.name,
+        topic.internal,
+        len(topic.partitions),
+        topic.replication,
+        topic.messages,
+        topic.size,
+        topic.disk,
+        messages_in,
+        bytes_in,
+        topic.offline,
+        topic.under_replicated,
+        topic.health,
+    )
+
+
+def _number(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+ORDERS: dict[str, Callable[[TopicRow], Any]] = {
+    "name": lambda row: row.name,
+    "partitions": lambda row: row.partitions,
+    "replication": lambda row: row.replication,
+    "messages": lambda row: _number(row.messages),
+    "size": lambda row: _number(row.size),
+    "rate": lambda row: row.messages_in,
+    "health": lambda row: HEALTHS.index(row.health),
+}
+
+
+@query("/topics", "Topics with size, messages and health")
+async def list_topics(
+    context: Context,
+    search: Annotated[str, "Part of the name"] = "",
+    internal: Annotated[bool, "Those of the cluster itself too"] = False,
+    health: Annotated[str, "offline, under-replicated or healthy"] = "",
+    sort: Annotated[
+        str, "name, partitions, replication, messages, size, rate or health; with - the other way"
+    ] = "name",
+) -> list[TopicRow]:
+    sample = await context.cluster.state()
+    order = ORDERS.get(sort.removeprefix("-"))
+    if order is None:
+        raise Refused(f"sort must be one of {', '.join(ORDERS)}, not '{sort[:60]}'", field="sort")
+    wanted = search.strip().lower()
+    rows = [
+        row_of(context.cluster, topic)
+        for topic in sample.topics.values()
+        if (internal or not topic.internal)
+        and wanted in topic.name.lower()
+        and (not health or topic.health == health or (health == "under-replicated" and topic.under_replicated))
+    ]
+    return sorted(rows, key=order, reverse=sort.startswith("-"))
+
+
+@action("/topics/create", "Create a topic")
+async def create_topic(
+    context: Context,
+    name: str,
+    partitions: Annotated[int | None, "The broker's default if left out", Bounds(1, MAX_PARTITIONS)] = None,
+    replication: Annotated[int | None, "Replicas of each; the broker's default if left out", Bounds(1, 1000)] = None,
+    configs: Annotated[dict[str, str] | None, "Settings by name; empty ones are left out"] = None,
+) -> Done:
+    given = {key: value for key, value in (configs or {}).items() if value not in (None, "")}
+    made = await context.admin.create_topics([NewTopic(name.strip(), partitions, replication, configs=given)])
+    context.cluster.changed()
+    count = next(iter(made.values())).num_partitions
+    words = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
+    return Done(f"{name.strip()} was created{words}", topic_address(context, name.strip()))
+
+
+def topic_address(context: Context, topic: str) -> str:
+    return f"/c/{context.cluster.name}/topics/{quote(topic, safe='')}"
+
+
+@page("/topics", "Topics", nav="Topics")
+async def topics_page(view: View) -> Response:
+    sort = view.text("sort", "name")
+    rows = await list_topics(view.context, view.text("search"), view.flag("internal"), view.text("health"), sort)
+    sample = await view.context.cluster.state()
+    return view.render(
+        "topics.html",
+        pager=Pager(view, rows),
+        sort=sort,
+        hidden=sum(t.internal for t in sample.topics.values()) if not view.flag("internal") else 0,
+        often=[TOPIC_CONFIGS.keys[name] for name in OFTEN_SET],
+        may_create=view.context.user.role >= Role.OPERATE,
+        brokers=len(sample.nodes),
+    )
