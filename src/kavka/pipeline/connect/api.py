@@ -39,7 +39,7 @@ records are written, where a sink's come from, when it runs, checkpoints, retrie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,6 +83,16 @@ class Context:
     def with_prefix(self, prefix: str) -> dict[str, str]:
         """What was given under names that begin so, without the prefix."""
         return {name[len(prefix) :]: value for name, value in self.given.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A record that the other system will not have, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    message: str
 
 
 class Connector:
@@ -132,7 +142,7 @@ class IncrementalSource(Source):
 
     partition_field: ClassVar[str] = "partition"
     """What a part of the offsets is called in `GET …/offsets`: {"partition": {"table": "users"}, "offset": …}."""
-    poll_interval: ClassVar[float] = 5.0
+    poll_interval: float = 5.0
     """Seconds to wait when there was nothing new, unless `trigger.interval` says otherwise."""
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
@@ -160,8 +170,9 @@ class Sink(Connector):
     exactly_once: ClassVar[bool] = False
     """Whether a batch that is written again changes nothing. Without it `exactly.once=true` is refused."""
 
-    def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
-        """Write all of `records`, and return when they are safe. RetriableError: the other system is away."""
+    def write(self, context: Context, records: DataFrame, batch_id: int) -> Sequence[Failed] | None:
+        """Write all of `records`, and return when they are safe. RetriableError: the other system is away. Records that
+        it refuses are returned: they fail the task, or go to the dead-letter topic, as `errors.tolerance` says."""
         raise NotImplementedError
 
     def writer(self, context: Context, records: DataFrame) -> DataStreamWriter | None:

@@ -21,4 +21,10 @@ PLUGINS: tuple[Plugin, ...] = (
     Plugin("FileStreamSource", f"{_HERE}.files:FileStreamSource", (f"{_KAFKA_FILE}.FileStreamSourceConnector",)),
     Plugin("FileStreamSink", f"{_HERE}.file_sink:FileStreamSink", (f"{_KAFKA_FILE}.FileStreamSinkConnector",)),
     Plugin("FolderSource", f"{_HERE}.files:FolderSource"),
+    Plugin("JdbcSource", f"{_HERE}.jdbc_source:JdbcSource", ("io.confluent.connect.jdbc.JdbcSourceConnector",)),
+    Plugin("JdbcSink", f"{_HERE}.jdbc_sink:JdbcSink", ("io.confluent.connect.jdbc.JdbcSinkConnector",)),
+    Plugin("SparkSource", f"{_HERE}.spark_formats:SparkSource"),
+    Plugin("SparkSink", f"{_HERE}.spark_formats:SparkSink"),
+    Plugin("HttpSink", f"{_HERE}.http_sink:HttpSink", ("io.confluent.connect.http.HttpSinkConnector",)),
+    Plugin("Datagen", f"{_HERE}.datagen:DatagenSource", ("io.confluent.kafka.connect.datagen.DatagenConnector",)),
 )

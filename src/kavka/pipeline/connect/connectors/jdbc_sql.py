@@ -1,0 +1,260 @@
+"""[pure] The SQL that the JDBC connectors say: names, times, ranges of rows, and how staged rows get into a table.
+
+What differs between databases is in `Dialect`; everything else is SQL that all of them know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+ORDER, DELETED = "kavka_order", "kavka_deleted"
+"""Columns of a stage: the record's place among all, and whether it is a delete (1) or not (0)."""
+
+DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlite": "org.sqlite.JDBC",
+    "derby": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+    "h2": "org.h2.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "oracle": "oracle.jdbc.OracleDriver",
+    "db2": "com.ibm.db2.jcc.DB2Driver",
+}
+
+
+def subprotocol(url: str) -> str:
+    """`postgresql` of jdbc:postgresql://host/db; empty where it is no such address."""
+    parts = url.split(":")
+    return parts[1].lower() if len(parts) > 2 and parts[0] == "jdbc" else ""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    name: str
+    """As in the address of a database."""
+    quoting: bool = True
+
+    @property
+    def knows_on_conflict(self) -> bool:
+        return self.name in ("postgresql", "sqlite")
+
+    @property
+    def knows_merge(self) -> bool:
+        return self.name in ("derby", "h2", "oracle", "sqlserver", "db2")
+
+    def quote(self, name: str) -> str:
+        if not self.quoting:
+            return name
+        mark = "`" if self.name in ("mysql", "mariadb") else '"'
+        return f"{mark}{name.replace(mark, mark * 2)}{mark}"
+
+    def table(self, name: str) -> str:
+        """Of a name that may have a schema before a dot."""
+        return ".".join(self.quote(part) for part in name.split("."))
+
+    def first(self, count: int) -> str:
+        """To follow ORDER BY."""
+        if self.name in ("mysql", "mariadb", "sqlite"):
+            return f"LIMIT {count}"
+        if self.name == "sqlserver":
+            return f"OFFSET 0 ROWS FETCH NEXT {count} ROWS ONLY"
+        return f"FETCH FIRST {count} ROWS ONLY"
+
+    def time(self, moment: Moment, with_zone: bool) -> str:
+        """A moment as a value to compare with."""
+        if with_zone:
+            return f"CAST('{moment.text()}+00:00' AS TIMESTAMP WITH TIME ZONE)"
+        return f"{{ts '{moment.text()}'}}"
+
+    def stage(self, stage: str, columns: Sequence[str], table: str, extra: Sequence[str]) -> str:
+        """An empty table with these columns of another, and numbers besides."""
+        chosen = [self.quote(name) for name in columns]
+        chosen += [f"CAST(0 AS BIGINT) AS {self.quote(name)}" for name in extra]
+        rows = f"SELECT {', '.join(chosen)} FROM {table}"
+        kind = "UNLOGGED TABLE" if self.name == "postgresql" else "TABLE"
+        if self.name == "derby":
+            return f"CREATE {kind} {stage} AS {rows} WITH NO DATA"
+        return f"CREATE {kind} {stage} AS {rows} WHERE 1 = 0"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """As a source's offsets have it: milliseconds since 1970, and the nanoseconds of the second."""
+
+    ms: int
+    nanos: int
+
+    @classmethod
+    def now(cls) -> Moment:
+        nanos = time.time_ns()
+        return cls(nanos // 1_000_000, nanos % 1_000_000_000)
+
+    def text(self) -> str:
+        """In UTC. To the microsecond unless there is more."""
+        seconds = self.ms // 1000
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        fraction = f"{self.nanos:09d}"
+        return f"{found:%Y-%m-%d %H:%M:%S}.{fraction if fraction[6:] != '000' else fraction[:6]}"
+
+
+# --- into a table
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How the rows of a stage get into a table."""
+
+    dialect: Dialect
+    table: str
+    stage: str
+    """Both quoted."""
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    mode: str
+    """insert, upsert or update."""
+    deletes: bool = False
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Columns of the stage besides the table's."""
+        ordered = (ORDER,) if self.keys and (self.mode != "insert" or self.deletes) else ()
+        return (*ordered, *((DELETED,) if self.deletes else ()))
+
+    def statements(self, unique: bool) -> list[str]:
+        """In one transaction. `unique`: that no key is in the stage twice is taken for granted; otherwise the last
+        record of a key counts. What has a key that is deleted anywhere in the batch is gone from the table first."""
+        found = []
+        quote = self.dialect.quote
+        if self.deletes:
+            found.append(
+                f"DELETE FROM {self.table} WHERE EXISTS (SELECT 1 FROM {self.stage} s "
+                f"WHERE s.{quote(DELETED)} = 1 AND {self._same_key(self.table, 's')})"
+            )
+        if self.extra and not unique:
+            found.append(self._only_the_last())
+        if self.deletes:
+            found.append(f"DELETE FROM {self.stage} WHERE {quote(DELETED)} = 1")
+        found.append({"insert": self._insert, "upsert": self._upsert, "update": self._update}[self.mode]())
+        return found
+
+    def _same_key(self, one: str, other: str) -> str:
+        names = [self.dialect.quote(name) for name in self.keys]
+        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)
+
+    def _list(self, names: Sequence[str], before: str = "") -> str:
+        return ", ".join(before + self.dialect.quote(name) for name in names)
+
+    @property
+    def _others(self) -> list[str]:
+        return [name for name in self.columns if name not in self.keys]
+
+    def _only_the_last(self) -> str:
+        order = self.dialect.quote(ORDER)
+        if self.dialect.name == "postgresql":
+            return (
+                f"DELETE FROM {self.stage} s USING (SELECT ctid, ROW_NUMBER() OVER (PARTITION BY "
+                f"{self._list(self.keys)} ORDER BY {order} DESC) AS n FROM {self.stage}) d "
+                "WHERE s.ctid = d.ctid AND d.n > 1"
+            )
+        return (
+            f"DELETE FROM {self.stage} WHERE EXISTS (SELECT 1 FROM {self.stage} n "
+            f"WHERE {self._same_key(self.stage, 'n')} AND n.{order} > {self.stage}.{order})"
+        )
+
+    def _insert(self) -> str:
+        names = self._list(self.columns)
+        return f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {self.stage}"
+
+    def _upsert(self) -> str:
+        if self.dialect.knows_on_conflict:
+            quote = self.dialect.quote
+            changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in self._others)
+            then = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
+            # SQLite takes ON for a join unless there is a WHERE.
+            return f"{self._insert()} WHERE 1 = 1 ON CONFLICT ({self._list(self.keys)}) {then}"
+        new = f"WHEN NOT MATCHED THEN INSERT ({self._list(self.columns)}) VALUES ({self._list(self.columns, 's.')})"
+        return f"{self._merge()} {new}"
+
+    def _update(self) -> str:
+        if not self.dialect.knows_on_conflict:
+            return self._merge()
+        quote = self.dialect.quote
+        changes = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in self._others)
+        return f"UPDATE {self.table} SET {changes} FROM {self.stage} s WHERE {self._same_key(self.table, 's')}"
+
+    def _merge(self) -> str:
+        quote = self.dialect.quote
+        changes = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in self._others)
+        same = self._same_key("t", "s")
+        found = f"MERGE INTO {self.table} t USING {self.stage} s ON {same}"
+        return f"{found} WHEN MATCHED THEN UPDATE SET {changes}" if changes else found
+
+
+# --- out of a table
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a table was read; None for what does not count in this mode."""
+
+    incrementing: int | None = None
+    timestamp: Moment | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Rows of a table (or a query in parentheses with a name) by a rising number, a time, or both."""
+
+    dialect: Dialect
+    source: str
+    incrementing: str | None
+    """Quoted name of the column."""
+    timestamp: str | None
+    """An expression."""
+    with_zone: bool = False
+    until: str | None = None
+    """An expression for the last moment that counts yet."""
+
+    @property
+    def _order(self) -> list[str]:
+        return [one for one in (self.timestamp, self.incrementing) if one is not None]
+
+    def last(self, start: Position, count: int) -> str:
+        """A query for the columns of the last of the next rows: the time, the number."""
+        names = [f"c{index}" for index in range(len(self._order))]
+        chosen = ", ".join(f"{one} AS {name}" for one, name in zip(self._order, names, strict=True))
+        rows = (
+            f"SELECT {chosen} FROM {self.source}{self._where(start, None)} "
+            f"ORDER BY {', '.join(self._order)} {self.dialect.first(count)}"
+        )
+        backwards = ", ".join(f"{name} DESC" for name in names)
+        return f"SELECT {', '.join(names)} FROM ({rows}) rows_ ORDER BY {backwards} {self.dialect.first(1)}"
+
+    def rows(self, start: Position, end: Position) -> str:
+        return f"SELECT * FROM {self.source}{self._where(start, end)}"
+
+    def _where(self, start: Position, end: Position | None) -> str:
+        found = [f"{one} IS NOT NULL" for one in self._order]
+        if start.timestamp is not None or start.incrementing is not None:
+            found.append(self._beyond(start))
+        if end is not None:
+            found.append(f"NOT {self._beyond(end)}")
+        elif self.timestamp is not None and self.until is not None:
+            found.append(f"{self.timestamp} <= {self.until}")
+        return f" WHERE {' AND '.join(found)}"
+
+    def _beyond(self, position: Position) -> str:
+        """Whether a row comes after the position."""
+        number, moment = position.incrementing, position.timestamp
+        if self.timestamp is None or moment is None:
+            return f"({self.incrementing} > {number})"
+        time = self.dialect.time(moment, self.with_zone)
+        if self.incrementing is None or number is None:
+            return f"({self.timestamp} > {time})"
+        return (
+            f"({self.timestamp} > {time} OR ({self.timestamp} = {time} AND {self.incrementing} > {number}))"
+        )
