@@ -13,45 +13,65 @@ def propose(
     current: Mapping[int, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], replication: int
 ) -> Assignment:
     """`replication` replicas of each partition on these brokers, evenly, the preferred leaders evenly too, racks as
-    different as can be. A replica stays where it is as long as its broker is wanted and has no more than its share."""
+    different as can be. A replica stays where it is as long as its broker is wanted and not the fuller one."""
     if not brokers:
         raise Refused("choose brokers first", field="brokers")
     if replication > len(brokers):
         raise Refused(
             f"{replication} replicas need as many brokers, and {len(brokers)} are chosen", field="replication"
         )
-    share = -(-len(current) * replication // len(brokers))
+    chosen = {p: [b for b in replicas if b in brokers][:replication] for p, replicas in current.items()}
     load = dict.fromkeys(brokers, 0)
-    chosen: dict[int, list[int]] = {}
-    for partition, replicas in current.items():
-        kept = [b for b in replicas if b in load and load[b] < share][:replication]
-        for broker in kept:
+    for replicas in chosen.values():
+        for broker in replicas:
             load[broker] += 1
-        chosen[partition] = kept
-    for kept in chosen.values():
-        while len(kept) < replication:
-            used = {racks.get(broker) for broker in kept} - {None}
+    for replicas in chosen.values():
+        while len(replicas) < replication:
+            used = {racks.get(broker) for broker in replicas} - {None}
             broker = min(
-                (b for b in brokers if b not in kept),
-                key=lambda b: (load[b] >= share, racks.get(b) in used, load[b], brokers.index(b)),
+                (b for b in brokers if b not in replicas),
+                key=lambda b: (racks.get(b) in used, load[b], brokers.index(b)),
             )
             load[broker] += 1
-            kept.append(broker)
+            replicas.append(broker)
+    _even_out(chosen, load, racks)
     return _with_even_leaders(chosen, brokers)
 
 
+def _even_out(chosen: Mapping[int, list[int]], load: dict[int, int], racks: Mapping[int, str | None]) -> None:
+    """Hand replicas from brokers with many to those with two or more fewer, while no rack gets a second one by it."""
+    changed = True
+    while changed:
+        changed = False
+        for replicas in chosen.values():
+            most = max(replicas, key=lambda b: load[b])
+            others = {racks.get(b) for b in replicas if b != most} - {None}
+            fewer = [b for b in load if b not in replicas and load[most] - load[b] >= 2 and racks.get(b) not in others]
+            if fewer:
+                least = min(fewer, key=lambda b: load[b])
+                replicas[replicas.index(most)] = least
+                load[most] -= 1
+                load[least] += 1
+                changed = True
+
+
 def _with_even_leaders(chosen: Mapping[int, list[int]], brokers: Sequence[int]) -> Assignment:
-    """The first of each list is its preferred leader: it stays while its broker has not more than its share of them."""
-    share = -(-len(chosen) // len(brokers))
+    """The first of each list is its preferred leader. It stays so unless another of the list leads two fewer."""
     leads = dict.fromkeys(brokers, 0)
-    found: Assignment = {}
-    for partition, replicas in chosen.items():
-        first = replicas[0]
-        if leads[first] >= share:
-            first = min(replicas, key=lambda broker: leads[broker])
-        leads[first] += 1
-        found[partition] = (first, *(broker for broker in replicas if broker != first))
-    return found
+    for replicas in chosen.values():
+        leads[replicas[0]] += 1
+    changed = True
+    while changed:
+        changed = False
+        for replicas in chosen.values():
+            least = min(replicas, key=lambda broker: leads[broker])
+            if leads[replicas[0]] - leads[least] >= 2:
+                leads[replicas[0]] -= 1
+                leads[least] += 1
+                replicas.remove(least)
+                replicas.insert(0, least)
+                changed = True
+    return {partition: tuple(replicas) for partition, replicas in chosen.items()}
 
 
 def parse_replicas(partition: str, text: str | None) -> tuple[int, tuple[int, ...]]:
