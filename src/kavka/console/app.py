@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kavka.console import pages as _pages  # noqa: F401  (importing them registers them)
-from kavka.console.alerts import judge, load_rules
+from kavka.console.alerts import Alerts
 from kavka.console.auth import Auth, Role, TooSoon, User, UsersError, UsersFile
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
@@ -60,17 +60,24 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         for cluster in settings.clusters:
-            console.clusters[cluster.name] = ClusterHandle(cluster, store)
+            handle = console.clusters[cluster.name] = ClusterHandle(cluster, store)
+            console.alerts[cluster.name] = Alerts(handle)
+
+        async def judge(handle: ClusterHandle) -> None:
+            await console.alerts[handle.name].judge()
+
         sampler = Sampler(list(console.clusters.values()), [judge, clear_done_throttles])
         try:
             for handle in console.clusters.values():
                 await handle.start()
-                await load_rules(handle)
+                await console.alerts[handle.name].load()
                 await load_throttled(handle)
             sampler.start()
             yield
         finally:
             await sampler.close()
+            for alerts in console.alerts.values():
+                await alerts.close()
             for handle in console.clusters.values():
                 await handle.close()
             store.close()

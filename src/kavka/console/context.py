@@ -8,6 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from kavka.client.admin.aio import Admin
+from kavka.console.alerts import Alerts
 from kavka.console.auth import Auth, Role, User
 from kavka.console.cluster import ClusterHandle
 from kavka.console.errors import Refused
@@ -25,6 +26,7 @@ class Console:
     store: Store
     auth: Auth
     clusters: dict[str, ClusterHandle] = field(default_factory=dict)
+    alerts: dict[str, Alerts] = field(default_factory=dict)
     _said: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def say(self, message: str) -> str:

@@ -163,6 +163,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     found.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
+    found.filters["duration"] = duration_text
     found.filters["enc"] = lambda text: quote(str(text), safe="")
     found.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
     return found

@@ -4,6 +4,6 @@
 from kavka.console.pages import overview
 from kavka.console.pages import brokers
 from kavka.console.pages import topics, topic, topic_settings, topic_moves
-from kavka.console.pages import audit
+from kavka.console.pages import alerts, audit
 
-__all__ = ["audit", "brokers", "overview", "topic", "topic_moves", "topic_settings", "topics"]
+__all__ = ["alerts", "audit", "brokers", "overview", "topic", "topic_moves", "topic_settings", "topics"]

@@ -1,0 +1,150 @@
+"""Alerts: those that are raised, the rules, and what was before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+
+from kavka.console.alerts import Alerts, Event, Told
+from kavka.console.auth import Role
+from kavka.console.cluster import ActiveAlert
+from kavka.console.context import Context, check_confirmation, fingerprint
+from kavka.console.errors import Refused
+from kavka.console.registry import Bounds, Done, action, query
+from kavka.console.rules import KINDS, Kind, Rule
+from kavka.console.views import View, page
+
+MAX_RULES = 1000
+A_DAY_S = 86400
+SHOWN_EVENTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """`webhook` is shown in full to admins alone, since such addresses hold secrets; others see its host."""
+
+    id: int
+    kind: str
+    help: str
+    subject: str
+    threshold: float
+    unit: str
+    for_s: float
+    webhook: str
+    enabled: bool
+    raised: int
+    told: Told | None
+    seen: str
+
+
+def alerts_of(context: Context) -> Alerts:
+    return context.console.alerts[context.cluster.name]
+
+
+@query("/alerts", "Alerts that are raised now")
+async def active_alerts(context: Context) -> list[ActiveAlert]:
+    return list(context.cluster.alerts)
+
+
+@query("/alerts/events", "Alerts of now and before, the newest first")
+async def alert_events(context: Context, limit: Annotated[int, "How many", Bounds(1, 10_000)] = 100) -> list[Event]:
+    return await alerts_of(context).events(limit)
+
+
+@query("/alerts/rules", "The rules of alerts")
+async def alert_rules(context: Context) -> list[RuleRow]:
+    alerts = alerts_of(context)
+    may_see = context.user.role >= Role.ADMIN
+    return [
+        RuleRow(
+            rule.id,
+            rule.kind.value,
+            KINDS[rule.kind].help,
+            rule.subject if KINDS[rule.kind].subject else "",
+            rule.threshold,
+            KINDS[rule.kind].unit,
+            rule.for_s,
+            rule.webhook if may_see else urlsplit(rule.webhook).hostname or "",
+            rule.enabled,
+            sum(alert.rule == rule.id for alert in context.cluster.alerts),
+            alerts.told.get(rule.id),
+            fingerprint(rule),
+        )
+        for rule in alerts.rules.values()
+    ]
+
+
+@action("/alerts/rules", "Add a rule", role=Role.ADMIN)
+async def add_rule(
+    context: Context,
+    kind: Annotated[Kind, "What is looked at"],
+    threshold: Annotated[float | None, "More than this is wrong; the kind's own if left out", Bounds(0)] = None,
+    subject: Annotated[str, "Of which group or broker: a name, or a pattern with * and ?", Bounds(0, 255)] = "*",
+    for_s: Annotated[float | None, "How long it must be so, in seconds", Bounds(0, A_DAY_S)] = None,
+    webhook: Annotated[str, "Where to send it: an http or https address", Bounds(0, 2000)] = "",
+) -> Done:
+    alerts = alerts_of(context)
+    if len(alerts.rules) >= MAX_RULES:
+        raise Refused(f"there are {MAX_RULES} rules already", 409)
+    wanted = KINDS[kind].threshold if threshold is None else threshold
+    await alerts.put(Rule(0, kind, subject.strip() or "*", wanted, for_s or 0.0, checked_webhook(webhook)))
+    return Done("the rule was added", f"/c/{context.cluster.name}/alerts")
+
+
+@action("/alerts/rules/{rule}", "Switch a rule on or off", role=Role.ADMIN)
+async def switch_rule(context: Context, rule: int, enabled: bool) -> Done:
+    found = _rule(context, rule)
+    await alerts_of(context).put(
+        Rule(found.id, found.kind, found.subject, found.threshold, found.for_s, found.webhook, enabled)
+    )
+    return Done("the rule is on" if enabled else "the rule is off", f"/c/{context.cluster.name}/alerts")
+
+
+@action("/alerts/rules/{rule}/delete", "Delete a rule", role=Role.ADMIN)
+async def delete_rule(
+    context: Context,
+    rule: int,
+    confirm: Annotated[str, "The rule's number, typed again"],
+    seen: Annotated[str, "The fingerprint of the page"] = "",
+) -> Done:
+    found = _rule(context, rule)
+    check_confirmation(typed=confirm, name=str(rule), seen=seen, now=fingerprint(found))
+    await alerts_of(context).remove(rule)
+    return Done("the rule was deleted", f"/c/{context.cluster.name}/alerts")
+
+
+def _rule(context: Context, number: int) -> Rule:
+    found = alerts_of(context).rules.get(number)
+    if found is None:
+        raise Refused(f"there is no rule {number}", 404)
+    return found
+
+
+def checked_webhook(address: str) -> str:
+    address = address.strip()
+    if not address:
+        return ""
+    try:
+        pieces = urlsplit(address)
+        named = pieces.scheme in ("http", "https") and bool(pieces.hostname)
+    except ValueError:
+        named = False
+    if not named or any(ord(c) <= 32 for c in address):
+        raise Refused("a webhook is an address that begins with http:// or https://", field="webhook")
+    return address
+
+
+@page("/alerts", "Alerts", nav="Alerts")
+async def alerts_page(view: View) -> Response:
+    context = view.context
+    context.cluster.look()
+    return view.render(
+        "alerts.html",
+        rules=await alert_rules(context),
+        events=await alert_events(context, SHOWN_EVENTS),
+        kinds=KINDS,
+        may_edit=context.user.role >= Role.ADMIN,
+    )
