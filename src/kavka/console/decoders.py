@@ -11,9 +11,8 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kavka.console import avro
 from kavka.protocol.primitives import ProtocolError
@@ -32,8 +31,10 @@ _INTEGERS = {1: ">b", 2: ">h", 4: ">i", 8: ">q"}
 _FLOATS = {4: ">f", 8: ">d"}
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+_loads = json.JSONDecoder().decode
+
+
+class Decoded(NamedTuple):
     """`kind` is what it turned out to be: null, text, json, avro, number, double, hex, internal. `problem` says why
     what was asked for did not fit."""
 
@@ -86,12 +87,12 @@ def decode_text(data: bytes) -> Decoded:
 
 def decode_json(data: bytes) -> Decoded:
     try:
-        found = json.loads(data)
+        text = data.decode()
+        return Decoded("json", text, _loads(text))
     except (ValueError, RecursionError) as error:
-        text = decode_text(data)
         said = str(error) if isinstance(error, ValueError) else "lists in lists in lists, too many of them"
-        return Decoded("text", text.text, text.data, f"not JSON: {said[:200]}")
-    return Decoded("json", data.decode("utf-8", "replace"), found)
+        shown = decode_text(data)
+        return Decoded("text", shown.text, shown.data, f"not JSON: {said[:200]}")
 
 
 def decode_auto(data: bytes) -> Decoded:

@@ -123,6 +123,17 @@ class Path(NamedTuple):
 
 def follow(data: Any, steps: tuple[str | int | None, ...]) -> list[Any]:
     """What the steps lead to; [None] where they lead to nothing."""
+    if None not in steps:
+        for step in steps:
+            if isinstance(step, str):
+                if not isinstance(data, dict):
+                    return [None]
+                data = data.get(step)
+            elif isinstance(data, list) and isinstance(step, int) and -len(data) <= step < len(data):
+                data = data[step]
+            else:
+                return [None]
+        return [data]
     found = [data]
     for step in steps:
         deeper: list[Any] = []

@@ -6,7 +6,6 @@ Tests that need only the bytes run first: most messages of a search are passed o
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from kavka.client.consumer._decode import ConsumerRecord
@@ -79,32 +78,49 @@ class Filter:
 class Message:
     """A record, decoded when somebody asks."""
 
+    __slots__ = ("_filter", "_headers", "_key", "_value", "record")
+
     def __init__(self, record: ConsumerRecord, filter: Filter) -> None:
         self.record = record
         self._filter = filter
+        self._key: Decoded | None = None
+        self._value: Decoded | None = None
+        self._headers: list[tuple[str, Decoded]] | None = None
 
-    @cached_property
-    def _internal(self) -> tuple[Decoded, Decoded]:
-        return decode_internal(self.record.topic, self.record.key, self.record.value)
-
-    @cached_property
+    @property
     def key(self) -> Decoded:
-        if self._filter.internal and self._filter.key_is_auto:
-            return self._internal[0]
-        return NULL if self.record.key is None else self._filter.decode_key(self.record.key)
+        found = self._key
+        if found is None:
+            if self._filter.internal and self._filter.key_is_auto:
+                found = decode_internal(self.record.topic, self.record.key, self.record.value)[0]
+            else:
+                found = NULL if self.record.key is None else self._filter.decode_key(self.record.key)
+            self._key = found
+        return found
 
-    @cached_property
+    @property
     def value(self) -> Decoded:
-        if self._filter.internal and self._filter.value_is_auto:
-            return self._internal[1]
-        return NULL if self.record.value is None else self._filter.decode_value(self.record.value)
+        found = self._value
+        if found is None:
+            if self._filter.internal and self._filter.value_is_auto:
+                found = decode_internal(self.record.topic, self.record.key, self.record.value)[1]
+            else:
+                found = NULL if self.record.value is None else self._filter.decode_value(self.record.value)
+            self._value = found
+        return found
 
-    @cached_property
+    @property
     def headers(self) -> list[tuple[str, Decoded]]:
-        return [
-            (name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), NULL if v is None else decode_auto(v))
-            for name, v in self.record.headers
-        ]
+        found = self._headers
+        if found is None:
+            found = self._headers = [
+                (
+                    name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+                    NULL if v is None else decode_auto(v),
+                )
+                for name, v in self.record.headers
+            ]
+        return found
 
     @property
     def size(self) -> int:
@@ -127,6 +143,11 @@ class Message:
             case "size":
                 return self.size
         return getattr(self.record, name)
+
+
+def clean(name: str) -> str:
+    """The name of a header, which may not be UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _any_part(wanted: bytes) -> Callable[[ConsumerRecord], bool]:

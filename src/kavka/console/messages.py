@@ -261,8 +261,8 @@ class Search:
             if now - second >= 1:
                 second, told = now, 0
             hits = []
+            self._count(list(records))
             for record in records:
-                self._count(record)
                 message = query.filter.match(record)
                 if message is None:
                     continue
@@ -297,9 +297,8 @@ class Search:
                 after, end = found[-1].offset + 1, ranges[tp][1]
                 if after >= end:
                     found = [record for record in found if record.offset < end]
-                for record in found:
-                    self._count(record)
                 if found:
+                    self._count(found)
                     yield tp, found, min(after, end)
             for tp in list(left):
                 position = await consumer.position(tp, 10)
@@ -315,9 +314,9 @@ class Search:
             if not records:
                 await asyncio.sleep(0)
 
-    def _count(self, record: ConsumerRecord) -> None:
-        self.progress.scanned += 1
-        self.progress.bytes += max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
+    def _count(self, records: list[ConsumerRecord]) -> None:
+        self.progress.scanned += len(records)
+        self.progress.bytes += sum([max(0, record.serialized_value_size) for record in records])
 
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
