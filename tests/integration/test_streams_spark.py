@@ -152,6 +152,11 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
         if name in ("stateless", "merge"):
             # What remembers nothing runs partition by partition: only within one there is an order.
             found, expected = sorted(found), sorted(expected)
+        if "fk_" in name:
+            # The two sides meet by topics: what a table says on the way depends on who is first, not how it ends.
+            if streams_cases.last_by_key(expected) != streams_cases.last_by_key(found):
+                wrong[name] = (len(found), len(expected), [])
+            continue
         if found != expected:
             pairs = zip(found, expected, strict=False)
             wrong[name] = (len(found), len(expected), [pair for pair in pairs if pair[0] != pair[1]][:1])

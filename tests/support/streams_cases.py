@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,21 @@ from kavka.pipeline.streams.topology import SinkNode, SourceNode
 from kavka.streams import (
     Branched,
     BufferConfig,
+    EmitStrategy,
+    Grouped,
+    Joined,
     JoinWindows,
     Materialized,
     Named,
     PunctuationType,
     Repartitioned,
+    Serdes,
     SessionWindows,
     SlidingWindows,
+    Stores,
     StreamsBuilder,
     Suppressed,
+    TableJoined,
     TimeWindows,
     Topology,
     TopologyTestDriver,
@@ -62,6 +69,35 @@ def plus(one: Any, two: Any) -> str:
     return f"{'null' if one is None else one}{'null' if two is None else two}"
 
 
+def append(key: Any, value: Any, so_far: str) -> str:
+    return plus(so_far, value)
+
+
+def append_slash(key: Any, value: Any, so_far: str) -> str:
+    return plus(f"{so_far}/", value)
+
+
+def foreign(value: str) -> str | None:
+    return None if value == "v4" else f"k{value[1]}"
+
+
+# What goes before the names of stores that several cases have, where all cases are one topology.
+_before_names = [""]
+
+
+def history(store: str) -> Any:
+    return Stores.persistent_versioned_key_value_store(_before_names[0] + store, 40)
+
+
+def versioned(b: StreamsBuilder, topic: str, store: str) -> Any:
+    return b.table(topic, None, Materialized.as_(history(store)))
+
+
+def cogrouped(b: StreamsBuilder) -> Any:
+    grouped = b.stream("a").group_by_key()
+    return grouped.cogroup(append).cogroup(b.stream("b").group_by_key(), append_slash)
+
+
 def stateless(b: StreamsBuilder) -> None:
     s = b.stream(["a", "b"])
     s.filter(lambda k, v: v is not None).map_values(lambda v: v + "!").to("out1")
@@ -86,6 +122,11 @@ def branch(b: StreamsBuilder) -> None:
 
 TUMBLING = TimeWindows.of_size_and_grace(20, 10)
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(8, 20)
+SLIDING = SlidingWindows.of_time_difference_and_grace(20, 30)
+FINAL = EmitStrategy.on_window_close()
+# Kafka loses windows that are past their store's retention when time jumps to after they closed.
+LONG_KEPT = Materialized.with_().with_retention(10_000)
+LIMITED = Suppressed.until_time_limit(15, BufferConfig.max_records(3))
 JOIN = JoinWindows.of_time_difference_and_grace(10, 20)
 
 CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
@@ -195,6 +236,130 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .to("out")
     ),
     "to_table": lambda b: b.stream("a").to_table().to_stream().to("out"),
+    "fk_join": lambda b: b.table("a").join(b.table("b"), foreign, plus).to_stream().to("out"),
+    "fk_left_join": lambda b: b.table("a").left_join(b.table("b"), foreign, plus).to_stream().to("out"),
+    "fk_join_grouped": lambda b: (
+        b.table("a")
+        .filter(lambda k, v: v != "v1")
+        .join(
+            b.table("b").map_values(lambda v: v + "!"), foreign, plus, TableJoined.as_("named"), Materialized.as_("FK")
+        )
+        .group_by(lambda k, v: (v, k))
+        .count()
+        .to_stream()
+        .map_values(text)
+        .to("out")
+    ),
+    "cogroup": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .cogroup(append)
+        .cogroup(b.stream("b").group_by_key(), append_slash)
+        .aggregate(str)
+        .to_stream()
+        .to("out")
+    ),
+    "cogroup_regrouped": lambda b: (
+        b.stream("a")
+        .group_by(lambda k, v: "n" if v is None else v)
+        .cogroup(append)
+        .cogroup(b.stream("b").group_by_key(), append_slash)
+        .aggregate(str, Materialized.as_("C"), Named.as_("both"))
+        .to_stream()
+        .to("out")
+    ),
+    "cogroup_tumbling": lambda b: cogrouped(b).windowed_by(TUMBLING).aggregate(str).to_stream(w).to("out"),
+    "cogroup_sliding": lambda b: cogrouped(b).windowed_by(SLIDING).aggregate(str).to_stream(w).to("out"),
+    "cogroup_session": lambda b: (
+        cogrouped(b).windowed_by(SESSIONS).aggregate(str, lambda k, x, y: f"{x}+{y}").to_stream(w).to("out")
+    ),
+    "final_tumbling": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TUMBLING)
+        .emit_strategy(FINAL)
+        .count(LONG_KEPT)
+        .to_stream(w)
+        .map_values(text)
+        .to("out")
+    ),
+    "final_hopping": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_and_grace(20, 15).advance_by(5))
+        .emit_strategy(FINAL)
+        .reduce(plus, LONG_KEPT)
+        .to_stream(w)
+        .to("out")
+    ),
+    "final_sliding": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(SLIDING)
+        .emit_strategy(FINAL)
+        .aggregate(str, append, LONG_KEPT)
+        .to_stream(w)
+        .to("out")
+    ),
+    "final_session": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(SESSIONS)
+        .emit_strategy(FINAL)
+        .count(LONG_KEPT)
+        .to_stream(w)
+        .map_values(text)
+        .to("out")
+    ),
+    "final_grouped": lambda b: (
+        b.stream("a")
+        .group_by_key()
+        .windowed_by(TUMBLING)
+        .emit_strategy(FINAL)
+        .count(LONG_KEPT)
+        .group_by(lambda k, v: (k.key, str(v)), Grouped.with_(Serdes.String(), Serdes.String()))
+        .reduce(lambda x, y: f"{x}+{y}", lambda x, y: f"{x}-{y}")
+        .to_stream()
+        .to("out")
+    ),
+    "join_suppressed": lambda b: b.table("a").suppress(LIMITED).join(b.table("b"), plus).to_stream().to("out"),
+    "join_suppressed_filter": lambda b: (
+        b.table("b")
+        .outer_join(
+            b.table("a").filter(lambda k, v: v != "v1").suppress(LIMITED).map_values(lambda v: v + "!"), plus
+        )
+        .to_stream()
+        .to("out")
+    ),
+    "stream_join_suppressed": lambda b: b.stream("b").left_join(b.table("a").suppress(LIMITED), plus).to("out"),
+    "versioned_join_stream": lambda b: b.stream("a").left_join(versioned(b, "b", "V"), plus).to("out"),
+    "versioned_join_grace": lambda b: (
+        b.stream("a").join(versioned(b, "b", "V"), plus, Joined.with_(name="late", grace_period=10)).to("out")
+    ),
+    "versioned_join": lambda b: (
+        versioned(b, "a", "V").left_join(versioned(b, "b", "W"), plus).to_stream().to("out")
+    ),
+    "versioned_join_mapped": lambda b: (
+        versioned(b, "a", "V")
+        .filter(lambda k, v: v != "v1")
+        .map_values(lambda v: v + "!")
+        .join(b.table("b"), plus)
+        .to_stream()
+        .to("out")
+    ),
+    "versioned_group": lambda b: (
+        versioned(b, "a", "V").group_by(lambda k, v: (v, k)).count().to_stream().map_values(text).to("out")
+    ),
+    "versioned_fk_join": lambda b: (
+        versioned(b, "a", "V").left_join(versioned(b, "b", "W"), foreign, plus).to_stream().to("out")
+    ),
+    "versioned_to_stream": lambda b: versioned(b, "a", "V").filter(lambda k, v: v != "v1").to_stream().to("out"),
+    "versioned_aggregate": lambda b: (
+        b.stream("a").join(b.stream("b").group_by_key().count(Materialized.as_(history("V"))), plus).to("out")
+    ),
+    "pattern": lambda b: (
+        b.stream(re.compile("[ab]")).group_by_key().count().to_stream().map_values(text).to("out")
+    ),
     "join_of_count": lambda b: b.stream("a").join(b.stream("b").group_by_key().count(), plus).to("out"),
 }
 
@@ -215,7 +380,7 @@ def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> li
     lines = []
     with TopologyTestDriver(topology_of(name), {"cache.max.bytes.buffering": cache}) as driver:
         for topic, key, value, timestamp in records or RECORDS:
-            if topic in driver.source_topics():
+            if name == "pattern" or topic in driver.source_topics():
                 driver.create_input_topic(topic).pipe_input(key, value, timestamp)
         for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
             for record in driver.create_output_topic(topic).read_records_to_list():
@@ -233,7 +398,10 @@ class CaseTopology(Topology):
 
     def _add(self, node: Any) -> None:
         if isinstance(node, SourceNode):
-            node = replace(node, topics=tuple(self._own(topic) for topic in node.topics))
+            pattern = None
+            if node.pattern is not None:
+                pattern = re.compile(re.escape(f"{self.case}.") + node.pattern.pattern)
+            node = replace(node, topics=tuple(self._own(topic) for topic in node.topics), pattern=pattern)
         elif isinstance(node, SinkNode):
             node = replace(node, topic=self._own(node.topic))
         super()._add(node)
@@ -250,8 +418,19 @@ def topology_of_all(names: list[str], prefix: str) -> Topology:
     builder.topology = topology = CaseTopology()
     for name in names:
         topology.case = f"{prefix}.{name}"
+        _before_names[0] = f"{name}-"
         CASES[name](builder)
+    _before_names[0] = ""
     return topology
+
+
+def last_by_key(lines: list[str]) -> dict[str, str]:
+    """What a table is in the end: a count of 0 is as good as none."""
+    found = {}
+    for line in lines:
+        _, key, value, _ = line.split(" ")
+        found[key] = value
+    return {key: value for key, value in found.items() if value not in ("null", "0")}
 
 
 def in_time(records: list[Record]) -> list[Record]:

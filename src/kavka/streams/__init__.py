@@ -10,12 +10,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.streams.builder import GlobalKTable, StreamsBuilder
+from kavka.pipeline.streams.cogrouped import (
+    CogroupedKStream,
+    SessionWindowedCogroupedKStream,
+    TimeWindowedCogroupedKStream,
+)
 from kavka.pipeline.streams.driver import TestInputTopic, TestOutputTopic, TestRecord, TopologyTestDriver
 from kavka.pipeline.streams.engine import ProcessorContext, PunctuationType, Record, RecordMetadata
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException, TopologyException
 from kavka.pipeline.streams.grouped import KGroupedStream, KGroupedTable, SessionWindowedKStream, TimeWindowedKStream
 from kavka.pipeline.streams.kstream import BranchedKStream, KStream
 from kavka.pipeline.streams.ktable import KTable
+from kavka.pipeline.streams.metadata import (
+    HostInfo,
+    KeyQueryMetadata,
+    StreamsMetadata,
+    TaskMetadata,
+    ThreadMetadata,
+)
 from kavka.pipeline.streams.options import (
     Branched,
     Consumed,
@@ -26,12 +38,23 @@ from kavka.pipeline.streams.options import (
     Produced,
     Repartitioned,
     StreamJoined,
+    TableJoined,
+)
+from kavka.pipeline.streams.queries import (
+    QueryableStoreTypes,
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+    StoreQueryParameters,
 )
 from kavka.pipeline.streams.serdes import Serde, Serdes, WindowedSerdes
 from kavka.pipeline.streams.stores import StoreBuilder, Stores, ValueAndTimestamp
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
+from kavka.pipeline.streams.versioned import VersionedRecord
 from kavka.pipeline.streams.windows import (
     BufferConfig,
+    EmitStrategy,
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -50,9 +73,12 @@ __all__ = [
     "Branched",
     "BranchedKStream",
     "BufferConfig",
+    "CogroupedKStream",
     "Consumed",
+    "EmitStrategy",
     "GlobalKTable",
     "Grouped",
+    "HostInfo",
     "InvalidStateStoreException",
     "JoinWindows",
     "Joined",
@@ -61,29 +87,42 @@ __all__ = [
     "KStream",
     "KTable",
     "KafkaStreams",
+    "KeyQueryMetadata",
     "Materialized",
     "Named",
     "ProcessorContext",
     "Produced",
     "PunctuationType",
+    "QueryableStoreTypes",
+    "ReadOnlyKeyValueStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyVersionedStore",
+    "ReadOnlyWindowStore",
     "Record",
     "RecordMetadata",
     "Repartitioned",
     "Serde",
     "Serdes",
+    "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "SessionWindows",
     "SlidingWindows",
     "State",
     "StoreBuilder",
+    "StoreQueryParameters",
     "Stores",
     "StreamJoined",
     "StreamsBuilder",
     "StreamsException",
+    "StreamsMetadata",
     "Suppressed",
+    "TableJoined",
+    "TaskMetadata",
     "TestInputTopic",
     "TestOutputTopic",
     "TestRecord",
+    "ThreadMetadata",
+    "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
     "Topology",
@@ -92,6 +131,7 @@ __all__ = [
     "TopologyTestDriver",
     "UnlimitedWindows",
     "ValueAndTimestamp",
+    "VersionedRecord",
     "Window",
     "Windowed",
     "WindowedSerdes",

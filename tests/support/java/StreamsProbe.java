@@ -3,6 +3,7 @@ import java.util.*;
 import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.streams.*;
 import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.test.TestRecord;
 
 /** Topologies and records as in streams_cases.py, in Kafka's own TopologyTestDriver: what they are and what they write. */
@@ -16,6 +17,7 @@ public class StreamsProbe {
         p.put("application.id", "test-app"); p.put("bootstrap.servers", "x:1");
         p.put("default.key.serde", Serdes.String().getClass()); p.put("default.value.serde", Serdes.String().getClass());
         p.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", 0L);
+        p.put("__emit.interval.ms.kstreams.windowed.aggregation__", 0L);
         p.put("statestore.cache.max.bytes", cache); p.put("state.dir", "/tmp/streams-java-" + ProcessHandle.current().pid());
         Topology t = b.build(p);
         System.out.println("=== " + name);
@@ -59,6 +61,11 @@ public class StreamsProbe {
     }
     static String w(Windowed<String> k) { return k.key() + "@" + k.window().start() + "/" + k.window().end(); }
     static Materialized<String, String, org.apache.kafka.streams.state.KeyValueStore<org.apache.kafka.common.utils.Bytes, byte[]>> m(String n) { return Materialized.as(n); }
+    static Duration ms(long n) { return Duration.ofMillis(n); }
+    static <K, V> KTable<K, V> versioned(StreamsBuilder b, String topic, Consumed<K, V> how, String store) {
+        return b.table(topic, how, Materialized.as(Stores.persistentVersionedKeyValueStore(store, ms(40))));
+    }
+    static String key(String value) { return value.equals("v4") ? null : "k" + value.charAt(1); }
     public static void main(String[] args) {
         cache = Long.parseLong(args[0]);
         run("count", b -> b.stream("a", c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
@@ -103,5 +110,30 @@ public class StreamsProbe {
         run("table_group_reduce", b -> b.table("a", c()).groupBy((k, v) -> KeyValue.pair(k, v)).reduce((x, y) -> x + "+" + y, (x, y) -> x + "-" + y).toStream().to("out"));
         run("to_table", b -> b.stream("a", c()).toTable().toStream().to("out"));
         run("join_of_count", b -> b.stream("a", c()).join(b.stream("b", c()).groupByKey().count(), (x, y) -> x + y).to("out"));
+        run("fk_join", b -> b.table("a", c()).join(b.table("b", c()), StreamsProbe::key, (x, y) -> x + y).toStream().to("out"));
+        run("fk_left_join", b -> b.table("a", c()).leftJoin(b.table("b", c()), StreamsProbe::key, (x, y) -> x + y).toStream().to("out"));
+        run("fk_join_grouped", b -> b.table("a", c()).filter((k, v) -> !v.equals("v1")).join(b.table("b", c()).mapValues(v -> v + "!"), StreamsProbe::key, (x, y) -> x + y, TableJoined.as("named"), m("FK")).groupBy((k, v) -> KeyValue.pair(v, k)).count().toStream().mapValues(v -> "" + v).to("out"));
+        run("cogroup", b -> b.stream("a", c()).groupByKey().<String>cogroup((k, v, s) -> s + v).cogroup(b.stream("b", c()).groupByKey(), (k, v, s) -> s + "/" + v).aggregate(() -> "").toStream().to("out"));
+        run("cogroup_regrouped", b -> b.stream("a", c()).groupBy((k, v) -> v == null ? "n" : v).<String>cogroup((k, v, s) -> s + v).cogroup(b.stream("b", c()).groupByKey(), (k, v, s) -> s + "/" + v).aggregate(() -> "", Named.as("both"), m("C")).toStream().to("out"));
+        run("cogroup_tumbling", b -> b.stream("a", c()).groupByKey().<String>cogroup((k, v, s) -> s + v).cogroup(b.stream("b", c()).groupByKey(), (k, v, s) -> s + "/" + v).windowedBy(TimeWindows.ofSizeAndGrace(ms(20), ms(10))).aggregate(() -> "").toStream((k, v) -> w(k)).to("out"));
+        run("cogroup_sliding", b -> b.stream("a", c()).groupByKey().<String>cogroup((k, v, s) -> s + v).cogroup(b.stream("b", c()).groupByKey(), (k, v, s) -> s + "/" + v).windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(20), ms(30))).aggregate(() -> "").toStream((k, v) -> w(k)).to("out"));
+        run("cogroup_session", b -> b.stream("a", c()).groupByKey().<String>cogroup((k, v, s) -> s + v).cogroup(b.stream("b", c()).groupByKey(), (k, v, s) -> s + "/" + v).windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(8), ms(20))).aggregate(() -> "", (k, x, y) -> x + "+" + y).toStream((k, v) -> w(k)).to("out"));
+        run("final_tumbling", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(ms(20), ms(10))).emitStrategy(EmitStrategy.onWindowClose()).count(Materialized.<String, Long, org.apache.kafka.streams.state.WindowStore<org.apache.kafka.common.utils.Bytes, byte[]>>with(Serdes.String(), Serdes.Long()).withRetention(ms(10000))).toStream((k, v) -> w(k)).mapValues(v -> "" + v).to("out"));
+        run("final_hopping", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(ms(20), ms(15)).advanceBy(ms(5))).emitStrategy(EmitStrategy.onWindowClose()).reduce((x, y) -> x + y, Materialized.<String, String, org.apache.kafka.streams.state.WindowStore<org.apache.kafka.common.utils.Bytes, byte[]>>with(Serdes.String(), Serdes.String()).withRetention(ms(10000))).toStream((k, v) -> w(k)).to("out"));
+        run("final_sliding", b -> b.stream("a", c()).groupByKey().windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(20), ms(30))).emitStrategy(EmitStrategy.onWindowClose()).aggregate(() -> "", (k, v, s) -> s + v, Materialized.<String, String, org.apache.kafka.streams.state.WindowStore<org.apache.kafka.common.utils.Bytes, byte[]>>with(Serdes.String(), Serdes.String()).withRetention(ms(10000))).toStream((k, v) -> w(k)).to("out"));
+        run("final_session", b -> b.stream("a", c()).groupByKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(8), ms(20))).emitStrategy(EmitStrategy.onWindowClose()).count(Materialized.<String, Long, org.apache.kafka.streams.state.SessionStore<org.apache.kafka.common.utils.Bytes, byte[]>>with(Serdes.String(), Serdes.Long()).withRetention(ms(10000))).toStream((k, v) -> w(k)).mapValues(v -> "" + v).to("out"));
+        run("final_grouped", b -> b.stream("a", c()).groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(ms(20), ms(10))).emitStrategy(EmitStrategy.onWindowClose()).count(Materialized.<String, Long, org.apache.kafka.streams.state.WindowStore<org.apache.kafka.common.utils.Bytes, byte[]>>with(Serdes.String(), Serdes.Long()).withRetention(ms(10000))).groupBy((k, v) -> KeyValue.pair(k.key(), "" + v), Grouped.with(Serdes.String(), Serdes.String())).reduce((x, y) -> x + "+" + y, (x, y) -> x + "-" + y).toStream().to("out"));
+        run("join_suppressed", b -> b.table("a", c()).suppress(Suppressed.untilTimeLimit(ms(15), Suppressed.BufferConfig.maxRecords(3))).join(b.table("b", c()), (x, y) -> x + y).toStream().to("out"));
+        run("join_suppressed_filter", b -> b.table("b", c()).outerJoin(b.table("a", c()).filter((k, v) -> !v.equals("v1")).suppress(Suppressed.untilTimeLimit(ms(15), Suppressed.BufferConfig.maxRecords(3))).mapValues(v -> v + "!"), (x, y) -> x + y).toStream().to("out"));
+        run("stream_join_suppressed", b -> b.stream("b", c()).leftJoin(b.table("a", c()).suppress(Suppressed.untilTimeLimit(ms(15), Suppressed.BufferConfig.maxRecords(3))), (x, y) -> x + y).to("out"));
+        run("versioned_join_stream", b -> b.stream("a", c()).leftJoin(versioned(b, "b", c(), "V"), (x, y) -> x + y).to("out"));
+        run("versioned_join_grace", b -> b.stream("a", c()).join(versioned(b, "b", c(), "V"), (x, y) -> x + y, Joined.with(Serdes.String(), Serdes.String(), Serdes.String(), "late", ms(10))).to("out"));
+        run("versioned_join", b -> versioned(b, "a", c(), "V").leftJoin(versioned(b, "b", c(), "W"), (x, y) -> x + y).toStream().to("out"));
+        run("versioned_join_mapped", b -> versioned(b, "a", c(), "V").filter((k, v) -> !v.equals("v1")).mapValues(v -> v + "!").join(b.table("b", c()), (x, y) -> x + y).toStream().to("out"));
+        run("versioned_group", b -> versioned(b, "a", c(), "V").groupBy((k, v) -> KeyValue.pair(v, k)).count().toStream().mapValues(v -> "" + v).to("out"));
+        run("versioned_fk_join", b -> versioned(b, "a", c(), "V").leftJoin(versioned(b, "b", c(), "W"), StreamsProbe::key, (x, y) -> x + y).toStream().to("out"));
+        run("versioned_to_stream", b -> versioned(b, "a", c(), "V").filter((k, v) -> !v.equals("v1")).toStream().to("out"));
+        run("versioned_aggregate", b -> b.stream("a", c()).join(b.stream("b", c()).groupByKey().count(Materialized.<String, Long>as(Stores.persistentVersionedKeyValueStore("V", ms(40)))), (x, y) -> x + y).to("out"));
+        run("pattern", b -> b.stream(java.util.regex.Pattern.compile("[ab]"), c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
     }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -65,14 +66,17 @@ def added(key: Any, one: Any, two: Any) -> Any:
 
 
 class AggregateStep(Step):
-    """A table that is made by `factory(store, send_old, …)`."""
+    """A table that is made by `factory(store, send_old, …)`. With `holds` off, every change is told at once."""
 
-    def __init__(self, store: str, factory: Callable[..., Node], *arguments: Any) -> None:
+    def __init__(self, store: str, factory: Callable[..., TableNode], *arguments: Any) -> None:
         super().__init__(store)
         self._factory, self._arguments = factory, arguments
+        self.holds = True
 
     def node(self) -> Node:
-        return self._factory(self.store, self.send_old, *self._arguments)
+        made = self._factory(self.store, self.send_old, *self._arguments)
+        made.holds = self.holds
+        return made
 
 
 class StreamAggregate(TableNode):
@@ -89,13 +93,12 @@ class StreamAggregate(TableNode):
         if held is None:
             old, new = None, self._aggregator(key, value, self._initializer())
         else:
-            old, stamp = held
+            old, stamp = held[0], held[1]
             new = self._aggregator(key, value, old)
             timestamp = max(timestamp, stamp)
             if self._send_old and old is new:
                 old = self.store.get(key)[0]
-        self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
-        self.tell(key, new, old, timestamp, headers, self.ident(key))
+        self.keep(key, new, old, timestamp, headers)
 
 
 class TableAggregate(TableNode):
@@ -129,29 +132,60 @@ class TableAggregate(TableNode):
         before = old
         if self._send_old and held is not None and old is new:
             before = self.store.get(key)[0]
-        self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
-        self.tell(key, new, before, timestamp, headers, self.ident(key))
+        self.keep(key, new, before, timestamp, headers)
 
 
 class WindowAggregate(TableNode):
-    """Tumbling, hopping and unlimited windows."""
+    """Tumbling, hopping and unlimited windows. With `final`, a window is told once, when it closes: `_due` are the
+    windows that were not told yet, in the order of their starts, and they are told before anything is put, since
+    the store may forget them with that."""
+
+    _past_end = 0
+    """How long after a window's end time must be for it to be over, without the grace."""
 
     def __init__(
         self,
         store: str | None,
         send_old: bool,
         windows: Any,
+        final: bool,
         initializer: Callable[[], Any] | None,
         aggregator: Aggregator,
     ) -> None:
         super().__init__(store, send_old)
         self._windows, self._initializer, self._aggregator = windows, initializer or _nothing, aggregator
+        self._final = final
+        self._due: list[tuple[int, bytes]] = []
+        self._waiting: set[tuple[int, bytes]] = set()
+
+    def init(self) -> None:
+        super().init()
+        if self._final and self.store is not None:
+            last = self.observed - self._windows.grace - self._windows.size - self._past_end
+            self._waiting = {one for one in self.store.starts() if one[0] > last}
+            self._due = sorted(self._waiting)
+
+    def observe(self, timestamp: int, headers: Headers) -> int:
+        """Time goes on; the time up to which windows are closed."""
+        closed: int = max(self.observed, timestamp) - self._windows.grace
+        if self._final and timestamp > self.observed:
+            assert self.store is not None
+            size = self._windows.size
+            while self._due and self._due[0][0] + size + self._past_end <= closed:
+                self._waiting.discard(self._due[0])
+                start, data = heapq.heappop(self._due)
+                key = self.store._key(data)
+                held = self.store.fetch(key, start)
+                if held is not None:
+                    window = TimeWindow(start, start + size)
+                    self.forward(Windowed(key, window), Change(held[0]), held[1], headers)
+        self.observed = max(self.observed, timestamp)
+        return closed
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
             return
-        self.observed = max(self.observed, timestamp)
-        closed = self.observed - self._windows.grace
+        closed = self.observe(timestamp, headers)
         for window in self._windows.windows_for(timestamp):
             if window.end > closed:
                 self.update(key, value, window, timestamp, headers)
@@ -171,6 +205,12 @@ class WindowAggregate(TableNode):
     def place(self, key: Any, window: Window, new: Any, old: Any, stamp: int, headers: Headers) -> None:
         assert self.store is not None
         self.store.put(key, None if new is None else ValueAndTimestamp(new, stamp), window.start)
+        if self._final:
+            entry = (window.start, self.store._need_key(key))
+            if entry not in self._waiting:
+                self._waiting.add(entry)
+                heapq.heappush(self._due, entry)
+            return
         ident = None if self._held is None else (self.store._need_key(key), window.start)
         self.tell(Windowed(key, window), new, old, stamp, headers, ident)
 
@@ -179,13 +219,13 @@ class SlidingAggregate(WindowAggregate):
     """A window ends at every record, and one begins after it, as long as there is something in them."""
 
     _windows: SlidingWindows
+    _past_end = 1
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.store is None:
             return
-        self.observed = max(self.observed, timestamp)
         span = self._windows.time_difference
-        self._closed = self.observed - self._windows.grace
+        self._closed = self.observe(timestamp, headers)
         if timestamp + 1 + span <= self._closed:
             return
         if timestamp < span:
@@ -278,11 +318,14 @@ class SlidingAggregate(WindowAggregate):
 
 
 class SessionAggregate(TableNode):
+    """With `final`, a session is told once, when it closes: `_due` has end, start and key of those that may be left."""
+
     def __init__(
         self,
         store: str | None,
         send_old: bool,
         windows: SessionWindows,
+        final: bool,
         initializer: Callable[[], Any] | None,
         aggregator: Aggregator,
         merger: Callable[[Any, Any, Any], Any],
@@ -290,13 +333,34 @@ class SessionAggregate(TableNode):
         super().__init__(store, send_old)
         self._windows, self._initializer = windows, initializer or _nothing
         self._aggregator, self._merger = aggregator, merger
+        self._final = final
+        self._due: list[tuple[int, int, bytes]] = []
+
+    def init(self) -> None:
+        super().init()
+        if self._final and self.store is not None:
+            closed = self.observed - self._windows.grace - self._windows.inactivity_gap
+            self._due = sorted(one for one in self.store.spans() if one[0] >= closed)
+
+    def _tell_closed(self, closed: int, headers: Headers) -> None:
+        assert self.store is not None
+        while self._due and self._due[0][0] < closed:
+            end, start, data = first = heapq.heappop(self._due)
+            while self._due and self._due[0] == first:
+                heapq.heappop(self._due)
+            key = self.store._key(data)
+            held = self.store.fetch_session(key, start, end)
+            if held is not None:
+                self.forward(Windowed(key, Window(start, end)), Change(held), end, headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or self.store is None:
             return
-        self.observed = max(self.observed, timestamp)
         gap = self._windows.inactivity_gap
-        closed = self.observed - self._windows.grace - gap
+        closed = max(self.observed, timestamp) - self._windows.grace - gap
+        if self._final and timestamp > self.observed:
+            self._tell_closed(closed, headers)
+        self.observed = max(self.observed, timestamp)
         merged: list[tuple[Windowed, Any]] = []
         start = end = timestamp
         aggregate = self._initializer()
@@ -317,6 +381,10 @@ class SessionAggregate(TableNode):
 
     def _say(self, session: Windowed, new: Any, old: Any, stamp: int, headers: Headers) -> None:
         assert self.store is not None
+        if self._final:
+            if new is not None:
+                heapq.heappush(self._due, (session.window.end, session.window.start, self.store._need_key(session.key)))
+            return
         ident = None
         if self._held is not None:
             ident = (self.store._need_key(session.key), session.window.start, session.window.end)

@@ -21,13 +21,17 @@ from typing import TYPE_CHECKING, Any
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import NewTopic
-from kavka.common.errors import ErrorCode
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
-from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
+from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends
+from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
+from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import Settings, settings_of
+from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import SourceNode, Topology, TopologyDescription
 
 if TYPE_CHECKING:
@@ -70,6 +74,9 @@ class KafkaStreams:
         self._listener: Callable[[str, str], Any] | None = None
         self._handler: Callable[[BaseException], Any] | None = None
         self._query: StreamingQuery | None = None
+        self._planned_as: tuple[Topology, Plan] | None = None
+        self._reader: StateReader | None = None
+        self._swapping = threading.Lock()
         self._error: StreamsException | None = None
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
@@ -100,7 +107,9 @@ class KafkaStreams:
         if query is None or self._state in (State.NOT_RUNNING, State.ERROR):
             return True
         self._to(State.PENDING_SHUTDOWN)
-        query.stop()
+        with self._swapping:
+            if self._query is not None:
+                self._query.stop()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(timeout)
         return self._state == State.NOT_RUNNING
@@ -125,6 +134,51 @@ class KafkaStreams:
 
     def describe(self) -> TopologyDescription:
         return self._topology.describe()
+
+    def store(self, parameters: StoreQueryParameters) -> Any:
+        """A store to read from, as the last finished micro-batch left it. It can be asked again and again."""
+        name = parameters.name
+        check_type(self._topology, name, parameters.type)
+        self._readable(parameters)
+        planned = self._planned_as
+        if planned is None:
+            raise InvalidStateStoreException(f"the application {self._settings.application_id} was not started yet")
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = StateReader(self._session(), self.folder, *planned, self._settings)
+        reader.check(name, parameters.partition)
+
+        def read(bounds: Bounds) -> Store:
+            self._readable(parameters)
+            return reader.read(name, parameters.partition, bounds)
+
+        def count() -> int:
+            self._readable(parameters)
+            return reader.count(name, parameters.partition)
+
+        return read_only(name, parameters.type, reader.empty(name), read, count)
+
+    def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
+        """One: all that runs belongs to this driver."""
+        return [self._metadata().client()]
+
+    def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
+        return [one for one in self.metadata_for_all_streams_clients() if store in one.state_store_names]
+
+    all_metadata = metadata_for_all_streams_clients
+    all_metadata_for_store = streams_metadata_for_store
+
+    def query_metadata_for_key(
+        self, store: str, key: Any, key_serde_or_partitioner: Serde | Callable[..., int | None] | None = None
+    ) -> KeyQueryMetadata:
+        """The partition whose task has a key, if the topic's writers choose partitions as Kafka's producer does, or as
+        `partitioner(topic, key, None, partitions)` says."""
+        return self._metadata().for_key(store, key, key_serde_or_partitioner)
+
+    def metadata_for_local_threads(self) -> list[ThreadMetadata]:
+        """One, with all tasks: which of Spark's workers runs which is Spark's affair."""
+        running = self._metadata()
+        return [ThreadMetadata(f"{self._settings.application_id}-StreamThread-1", self._state, running.tasks())]
 
     # --- beyond Kafka's
 
@@ -160,7 +214,7 @@ class KafkaStreams:
         own = {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
         committed = self._settings.exactly_once or self._settings.clients.get("isolation.level") == "read_committed"
         with self._admin() as admin:
-            wanted = ends(admin, source_topics(self._topology) | own, committed)
+            wanted = ends(admin, source_topics(self._with_topics(admin)) | own, committed)
             # Each of the application's topics is written to by those that read the ones before it.
             for _ in range(len(own) + 1):
                 if not self._reached(wanted):
@@ -188,6 +242,17 @@ class KafkaStreams:
 
     # --- inside
 
+    def _metadata(self) -> Metadata:
+        if self._planned_as is None:
+            raise StreamsException(f"the application {self._settings.application_id} was not started yet")
+        return Metadata(*self._planned_as, self._settings)
+
+    def _readable(self, parameters: StoreQueryParameters) -> None:
+        if self._state not in (State.RUNNING, State.REBALANCING) and not parameters.stale:
+            raise InvalidStateStoreException(
+                f"Cannot get state store {parameters.name} because the application is {self._state}, not RUNNING"
+            )
+
     def _only_before_start(self) -> None:
         if self._state != State.CREATED:
             raise StreamsException(f"Can only set this in CREATED state. Current state is: {self._state}")
@@ -208,10 +273,10 @@ class KafkaStreams:
         self._to(State.ERROR)
 
     def _watch(self) -> None:
-        query = self._query
-        assert query is not None
         try:
-            query.awaitTermination()
+            while not self._ended():
+                if self._topics_changed():
+                    self._start_again()
         except Exception as error:
             if self._state == State.PENDING_SHUTDOWN:
                 self._to(State.NOT_RUNNING)
@@ -220,6 +285,39 @@ class KafkaStreams:
             return
         self._to(State.NOT_RUNNING)
 
+    def _ended(self) -> bool:
+        """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look for new topics."""
+        query = self._query
+        assert query is not None
+        if not self._topology.patterns():
+            query.awaitTermination()
+            return True
+        return bool(query.awaitTermination(max(1, self._settings.metadata_age // 1000)))
+
+    def _topics_changed(self) -> bool:
+        """Whether a topic has come that a pattern matches."""
+        assert self._planned_as is not None
+        try:
+            with self._admin() as admin:
+                found = self._with_topics(admin)
+        except KafkaError as error:
+            log.warning("the topics could not be listed: %s", error)
+            return False
+        return bool(source_topics(found) - source_topics(self._planned_as[0]))
+
+    def _start_again(self) -> None:
+        """With the topics that are there now. What the query had not finished, the next one does."""
+        with self._swapping:
+            if self._state != State.RUNNING or self._query is None:
+                return
+            self._to(State.REBALANCING)
+            self._query.stop()
+            self._query = self._started()
+        if self._state == State.REBALANCING:
+            self._to(State.RUNNING)
+        else:
+            self._query.stop()
+
     def _started(self) -> StreamingQuery:
         from kavka.pipeline.streams.compiler import compile_query
 
@@ -227,14 +325,24 @@ class KafkaStreams:
         spark = self._session()
         cores = max(spark.sparkContext.defaultParallelism, settings.threads)
         with self._admin() as admin:
-            plan, partitions = self._planned(admin, cores)
+            topology = self._with_topics(admin)
+            plan, partitions = self._planned(topology, admin, cores)
         caching = settings.cache_bytes > 0
         run = uuid.uuid4().hex
-        return compile_query(spark, self._topology, settings, plan, partitions, run, caching, self.folder)
+        query = compile_query(spark, topology, settings, plan, partitions, run, caching, self.folder)
+        self._planned_as, self._reader = (topology, plan), None
+        return query
 
     def _admin(self) -> Admin:
         settings = self._settings
         return Admin(admin_settings({"bootstrap.servers": settings.bootstrap_servers, **settings.clients}))
+
+    def _with_topics(self, admin: Admin) -> Topology:
+        """The topology with the topics that its patterns match now."""
+        if not self._topology.patterns():
+            return self._topology
+        own = {f"{self._settings.application_id}-{name}" for name in self._topology.internal_topics}
+        return self._topology.with_topics(set(admin.list_topics(timeout=_ADMIN_TIMEOUT)) - own)
 
     def _session(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -252,16 +360,23 @@ class KafkaStreams:
             builder = builder.config(name, value)
         return builder.getOrCreate()
 
-    def _planned(self, admin: Admin, cores: int) -> tuple[Plan, dict[str, int]]:
-        topology, settings = self._topology, self._settings
+    def _planned(self, topology: Topology, admin: Admin, cores: int) -> tuple[Plan, dict[str, int]]:
+        settings = self._settings
+        for node in topology.patterns():
+            if not node.topics:
+                raise StreamsException(f"Missing source topics: none matches the pattern {node.told()}")
         wanted = source_topics(topology)
         counts = _partitions(admin, wanted)
         missing = sorted(wanted - set(counts))
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
         before = self._kept()
-        plan = make_plan(topology, counts, cores, None if before is None else int(before["width"]))
-        self._keep(plan, before)
+        known = dict(counts)
+        for name, count in (before or {}).get("patterns", {}).items():
+            # As many tasks as there were, whatever the topics have that came since.
+            known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
+        plan = make_plan(topology, known, cores, None if before is None else int(before["width"]))
+        self._keep(plan.fingerprint(topology), before)
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         _create(admin, own, settings.replication_factor)
@@ -277,8 +392,7 @@ class KafkaStreams:
             raise StreamsException(f"topology.json in {self.folder} cannot be read: {error}; clean_up()") from None
         return found
 
-    def _keep(self, plan: Plan, before: dict[str, Any] | None) -> None:
-        now = plan.fingerprint(self._topology)
+    def _keep(self, now: dict[str, Any], before: dict[str, Any] | None) -> None:
         if before is not None:
             if before["digest"] != now["digest"]:
                 raise StreamsException(
@@ -385,7 +499,7 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _one_line(error: BaseException) -> str:
     """Of what Spark wraps around an error of ours, the error."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     marks = ("StreamsException:", "PipelineError:", "OptionError:", "DataLoss:", "TopologyException:")
     for line in lines:
         for mark in marks:

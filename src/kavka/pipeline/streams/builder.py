@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.streams.options import Consumed, Materialized, Named, check_name
 from kavka.pipeline.streams.serdes import Serde
-from kavka.pipeline.streams.stores import KEY_VALUE, StoreBuilder
+from kavka.pipeline.streams.stores import KEY_VALUE, VERSIONED, StoreBuilder
 from kavka.pipeline.streams.tables import GlobalSource, SourceStep, Step
 from kavka.pipeline.streams.topology import ProcessorNode, RepartitionTopic, SinkNode, SourceNode, Topology
 
@@ -42,12 +43,12 @@ class StreamsBuilder:
         self.topology = Topology()
         self._index = 0
 
-    def stream(self, topics: str | Iterable[str], consumed: Consumed | None = None) -> KStream:
-        """A stream of one topic's records, or of several topics'."""
+    def stream(self, topics: str | re.Pattern[str] | Iterable[str], consumed: Consumed | None = None) -> KStream:
+        """A stream of one topic's records, of several topics', or of all topics whose whole name a pattern matches."""
         from kavka.pipeline.streams.kstream import KStream
 
         how = consumed or Consumed()
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = (topics,) if isinstance(topics, str | re.Pattern) else tuple(topics)
         name = self.new_name("KSTREAM-SOURCE-", Named(how.name))
         self.add_source(name, names, how)
         return KStream(self, name, how.key_serde, how.value_serde)
@@ -58,19 +59,19 @@ class StreamsBuilder:
         """A topic as a table: the last value of each key."""
         from kavka.pipeline.streams.ktable import KTable
 
-        how, kept = consumed or Consumed(), materialized or Materialized()
+        how, kept = consumed or Consumed(), (materialized or Materialized()).for_(KEY_VALUE, VERSIONED)
         store = kept.store_name or self.new_store_name(f"{topic}-")
         source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
         name = self.new_name("KTABLE-SOURCE-", Named(how.name))
         key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
         self.add_source(source, (topic,), how)
-        builder = table_store(store, key_serde, value_serde, kept.caching)
+        builder = table_store(store, key_serde, value_serde, kept)
 
         def materialize() -> str:
             self.topology.add_state_store(builder, name)
             return store
 
-        step = SourceStep(None, materialize)
+        step = SourceStep(None, materialize, kept.kind == VERSIONED)
         self.add_processor(name, step.node, (source,))
         if kept.store_name is not None:
             step.getter_stores()
@@ -79,13 +80,13 @@ class StreamsBuilder:
     def global_table(
         self, topic: str, consumed: Consumed | None = None, materialized: Materialized | None = None
     ) -> GlobalKTable:
-        how, kept = consumed or Consumed(), materialized or Materialized()
+        how, kept = consumed or Consumed(), (materialized or Materialized()).for_(KEY_VALUE)
         store = kept.store_name or self.new_store_name(f"{topic}-")
         source = self.new_name("KSTREAM-SOURCE-", Named(how.name))
         name = self.new_name("KTABLE-SOURCE-")
         key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
         self.topology.add_global_store(
-            table_store(store, key_serde, value_serde, False),
+            table_store(store, key_serde, value_serde, kept.with_caching_disabled()),
             SourceNode(source, (topic,), key_serde, value_serde, how.timestamp_extractor, "earliest"),
             ProcessorNode(name, GlobalSupplier(store), (source,)),
         )
@@ -111,7 +112,7 @@ class StreamsBuilder:
         self._index += 1
         return name
 
-    def add_source(self, name: str, topics: tuple[str, ...], how: Consumed) -> None:
+    def add_source(self, name: str, topics: tuple[str | re.Pattern[str], ...], how: Consumed) -> None:
         self.topology.add_source(
             name,
             *topics,
@@ -129,7 +130,7 @@ class StreamsBuilder:
 
     def repartition(
         self,
-        parent: str,
+        parent: str | tuple[str, ...],
         topic: str,
         key_serde: Serde | None,
         value_serde: Serde | None,
@@ -137,15 +138,22 @@ class StreamsBuilder:
         partitions: int | None = None,
         users: bool = False,
         partitioner: Callable[..., int | None] | None = None,
+        follows: bool = False,
     ) -> str:
         """Write to a topic of the application's own and read it again; the name of the source. `names` are those of the
         sink and the source."""
         sink, source = names
-        self.topology.add_internal_topic(RepartitionTopic(topic, partitions, users))
-        self.topology.add_node(SinkNode(sink, topic, (parent,), key_serde, value_serde, partitioner))
+        self.topology.add_internal_topic(RepartitionTopic(topic, partitions, users, follows))
+        above = (parent,) if isinstance(parent, str) else parent
+        self.topology.add_node(SinkNode(sink, topic, above, key_serde, value_serde, partitioner))
         self.topology.add_node(SourceNode(source, (topic,), key_serde, value_serde))
         return source
 
 
-def table_store(name: str, key_serde: Serde | None, value_serde: Serde | None, caching: bool) -> StoreBuilder:
-    return StoreBuilder(KEY_VALUE, name, key_serde, value_serde, timestamped=True, caching=caching)
+def table_store(
+    name: str, key_serde: Serde | None, value_serde: Serde | None, kept: Materialized | None = None
+) -> StoreBuilder:
+    how = (kept or Materialized()).for_(KEY_VALUE, VERSIONED)
+    if how.kind == VERSIONED:
+        return StoreBuilder(VERSIONED, name, key_serde, value_serde, retention=how.retention or 0)
+    return StoreBuilder(KEY_VALUE, name, key_serde, value_serde, timestamped=True, caching=how.caching)

@@ -101,6 +101,7 @@ def compile_query(
     for name, value in settings.clients.items():
         writer = writer.option(f"kafka.{name}", value)
     with _starting:
+        _activate(own)
         before = {name: own.conf.get(name, None) for name in wanted}
         try:
             for name, value in wanted.items():
@@ -112,6 +113,13 @@ def compile_query(
                     own.conf.unset(name)
                 else:
                     own.conf.set(name, old)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Spark looks for Python data sources in the session that is active in the calling thread, and a query may be
+    started from another one than the session was."""
+    classes: Any = type(spark)
+    classes._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _start(writer: Any) -> StreamingQuery:

@@ -71,6 +71,7 @@ class TopologyTestDriver:
                 self._globals.append(task)
             else:
                 self._tasks.append(task)
+        self._patterns = topology.patterns()
         self._topics = {topic for task in (*self._globals, *self._tasks) for topic in task.sources}
 
     # --- topics
@@ -98,7 +99,7 @@ class TopologyTestDriver:
         return set(self._output)
 
     def source_topics(self) -> set[str]:
-        """The topics that the topology reads."""
+        """The topics that the topology reads; of a pattern those that something was written to."""
         return set(self._topics)
 
     # --- time and stores
@@ -138,7 +139,7 @@ class TopologyTestDriver:
     # --- records in and out, as bytes
 
     def pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
-        if topic not in self._topics:
+        if not self._reads(topic):
             raise StreamsException(f"Unknown topic: {topic}")
         self._queue.append((topic, _Sent(key, value, timestamp, headers)))
         self._run()
@@ -154,7 +155,7 @@ class TopologyTestDriver:
     ) -> None:
         sent = _Sent(key, value, timestamp, headers)
         self._output.setdefault(topic, deque()).append(sent)
-        if topic in self._topics:
+        if self._reads(topic):
             self._queue.append((topic, sent))
 
     def partitions(self, topic: str) -> int:
@@ -162,6 +163,17 @@ class TopologyTestDriver:
 
     def output(self, topic: str) -> deque[_Sent]:
         return self._output.setdefault(topic, deque())
+
+    def _reads(self, topic: str) -> bool:
+        """Whether the topology reads a topic. One that matches a pattern is read from the time it is heard of."""
+        if topic in self._topics:
+            return True
+        for node in self._patterns:
+            if node.pattern is not None and node.pattern.fullmatch(topic):
+                next(task for task in self._tasks if task.also_reads(node.name, topic))
+                self._topics.add(topic)
+                return True
+        return False
 
     def _run(self) -> None:
         while self._queue:

@@ -195,8 +195,9 @@ class Source:
     def __init__(self, spec: SourceNode, settings: Settings) -> None:
         self.name = spec.name
         self.children: list[Any] = []
-        self._key: Serde = (spec.key_serde or settings.key_serde).resolved(settings.key_serde)
-        self._value: Serde = (spec.value_serde or settings.value_serde).resolved(settings.value_serde)
+        self._key: Serde = (spec.key_serde or settings.key_serde).resolved(settings.key_serde, settings.value_serde)
+        value_serde = spec.value_serde or settings.value_serde
+        self._value: Serde = value_serde.resolved(settings.value_serde, settings.key_serde)
         self._extract = spec.timestamp_extractor or settings.timestamp_extractor
         self._settings = settings
 
@@ -229,8 +230,8 @@ class Sink:
         self._task = task
         self._topic = spec.topic
         default_key, default_value = task.settings.key_serde, task.settings.value_serde
-        self._key: Serde = (spec.key_serde or default_key).resolved(default_key)
-        self._value: Serde = (spec.value_serde or default_value).resolved(default_value)
+        self._key: Serde = (spec.key_serde or default_key).resolved(default_key, default_value)
+        self._value: Serde = (spec.value_serde or default_value).resolved(default_value, default_key)
         self._partitioner = spec.partitioner
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -265,6 +266,7 @@ class Task:
         global_stores: Mapping[str, Store] | None = None,
     ) -> None:
         self.task_id = f"{sub.id}_{partition}"
+        self.partition = partition
         self.settings = settings
         self.collector = collector
         self.now = now
@@ -279,6 +281,7 @@ class Task:
         self._punctuations: list[tuple[str, Punctuation]] = []
         self._pending: dict[str, list[int]] = {}
         self.sources: dict[str, Source] = {}
+        self._by_name: dict[str, Source] = {}
         self.nodes: list[Node] = []
         self._build(topology, sub)
 
@@ -286,7 +289,7 @@ class Task:
         made: dict[str, Any] = {}
         for spec in sub.nodes:
             if isinstance(spec, SourceNode):
-                made[spec.name] = source = Source(spec, self.settings)
+                made[spec.name] = self._by_name[spec.name] = source = Source(spec, self.settings)
                 for topic in spec.topics:
                     self.sources[self.full_name(topic)] = source
             elif isinstance(spec, ProcessorNode):
@@ -326,6 +329,12 @@ class Task:
     def full_name(self, topic: str) -> str:
         """Topics of the application's own bear its id."""
         return f"{self.settings.application_id}-{topic}" if topic in self._internal else topic
+
+    def also_reads(self, source: str, topic: str) -> bool:
+        """A topic more for a source; whether the source is here."""
+        if source in self._by_name:
+            self.sources[topic] = self._by_name[source]
+        return source in self._by_name
 
     def store(self, name: str) -> Any:
         found = self.stores.get(name) or self.global_stores.get(name)

@@ -12,24 +12,60 @@ from kavka.pipeline.streams.tables import Step
 from kavka.pipeline.streams.windows import JoinWindows
 
 _PENDING = struct.Struct(">q?")
+_WAITING = struct.Struct(">qq")
 
 
 class StreamTableJoin(Node):
-    """A record, and what the table has for its key. `mapper` gives the table's key, for global tables."""
+    """A record, and what the table has for its key; of a versioned table, what it had at the record's time. `mapper`
+    gives the table's key, for global tables. With a `grace`, records wait that long in `buffer`, a store with time and
+    number in its keys."""
 
     def __init__(
-        self, table: Step, joiner: Callable[..., Any], left: bool, mapper: Callable[[Any, Any], Any] | None = None
+        self,
+        table: Step,
+        joiner: Callable[..., Any],
+        left: bool,
+        mapper: Callable[[Any, Any], Any] | None = None,
+        grace: int | None = None,
+        buffer: str | None = None,
     ) -> None:
         self._table, self._joiner, self._left, self._mapper = table, joiner, left, mapper
+        self._grace, self._buffer_name = grace, buffer
 
     def init(self) -> None:
         self._get = self._table.getter(self.task)
+        self._versioned = self._table.is_versioned()
+        self._buffer = None if self._buffer_name is None else self.task.store(self._buffer_name)
+        self._number = 0
+        if self._buffer is not None:
+            self._number = max((_WAITING.unpack(at)[1] + 1 for at, _ in self._buffer.entries()), default=0)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if self._buffer is None:
+            self._match(key, value, timestamp, headers)
+            return
+        if value is None or (key is None and not self._left):
+            return
+        assert self._grace is not None
+        self.observed = max(self.observed, timestamp)
+        limit = self.observed - self._grace
+        if timestamp < limit:
+            self._match(key, value, timestamp, headers)
+        else:
+            self._buffer.put(_WAITING.pack(timestamp, self._number), pickle.dumps((key, value, headers)))
+            self._number += 1
+        while (first := self._buffer.first()) is not None and _WAITING.unpack(first)[0] <= limit:
+            key, value, headers = pickle.loads(self._buffer.get(first))
+            self._buffer.put(first, None)
+            self._match(key, value, _WAITING.unpack(first)[0], headers)
+
+    def _match(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         at = key if self._mapper is None else self._mapper(key, value)
         if value is None or (at is None and not self._left):
             return
-        found = None if at is None else self._get(at)
+        found = None
+        if at is not None:
+            found = self._get(at, timestamp) if self._versioned else self._get(at)
         if found is not None or self._left:
             self.forward(key, self._joiner(key, value, None if found is None else found[0]), timestamp, headers)
 

@@ -25,7 +25,7 @@ from kavka.pipeline.streams.options import (
     StreamJoined,
 )
 from kavka.pipeline.streams.serdes import Serde
-from kavka.pipeline.streams.stores import BUFFER, WINDOW, StoreBuilder
+from kavka.pipeline.streams.stores import BUFFER, KEY_VALUE, VERSIONED, WINDOW, StoreBuilder
 from kavka.pipeline.streams.tables import SourceStep
 from kavka.pipeline.streams.windows import JoinWindows
 
@@ -139,18 +139,18 @@ class KStream:
     def to_table(self, materialized: Materialized | None = None, named: Named | None = None) -> KTable:
         from kavka.pipeline.streams.ktable import KTable
 
-        kept = materialized or Materialized()
+        kept = (materialized or Materialized()).for_(KEY_VALUE, VERSIONED)
         name = self.builder.new_name("KSTREAM-TOTABLE-", named)
         key_serde, value_serde = kept.key_serde or self.key_serde, kept.value_serde or self.value_serde
         store = kept.store_name or self.builder.new_store_name("KSTREAM-TOTABLE-")
         parent = self.regrouped(name, key_serde, value_serde).name if self.rekeyed else self.name
-        builder = table_store(store, key_serde, value_serde, kept.caching)
+        builder = table_store(store, key_serde, value_serde, kept)
 
         def materialize() -> str:
             self.builder.topology.add_state_store(builder, name)
             return store
 
-        step = SourceStep(None, materialize)
+        step = SourceStep(None, materialize, kept.kind == VERSIONED)
         self.builder.add_processor(name, step.node, (parent,))
         if kept.store_name is not None:
             step.getter_stores()
@@ -200,8 +200,14 @@ class KStream:
         key_serde, value_serde = how.key_serde or self.key_serde, how.value_serde or self.value_serde
         stream = self.regrouped(how.name or self.name, key_serde, value_serde) if self.rekeyed else self
         name = self.builder.new_name("KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-", Named(how.name))
-        node = partial(StreamTableJoin, table.step, nodes.with_key(joiner, 2), left)
-        self.builder.add_processor(name, node, (stream.name,), table.step.getter_stores())
+        waiting: tuple[str, ...] = ()
+        if how.grace is not None:
+            if not table.step.is_versioned():
+                raise TopologyException("KTable must be versioned to use a grace period in a stream table join.")
+            waiting = (f"{name}-Buffer",)
+            self.builder.topology.add_state_store(StoreBuilder(BUFFER, waiting[0]))
+        node = partial(StreamTableJoin, table.step, nodes.with_key(joiner, 2), left, None, how.grace, *waiting)
+        self.builder.add_processor(name, node, (stream.name,), (*table.step.getter_stores(), *waiting))
         return KStream(self.builder, name, key_serde)
 
     def _join_global(

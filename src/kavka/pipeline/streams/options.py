@@ -174,10 +174,22 @@ class Materialized:
     value_serde: Serde | None = None
     caching: bool = True
     retention: int | None = None
+    kind: str | None = None
+    """The kind of the store that was given, where one was."""
 
     @staticmethod
     def as_(store: Any) -> Materialized:
-        return Materialized(check_name(getattr(store, "name", store)))
+        """A store by its name, or one of `Stores`."""
+        if isinstance(store, str):
+            return Materialized(check_name(store))
+        return Materialized(check_name(store.name), retention=store.retention or None, kind=store.kind)
+
+    def for_(self, *kinds: str) -> Materialized:
+        """Itself, if its store is one of these kinds or none was given."""
+        if self.kind is not None and self.kind not in kinds:
+            wanted = " or ".join(kinds)
+            raise TopologyException(f"the store {self.store_name} is a {self.kind} store: {wanted} is needed")
+        return self
 
     @staticmethod
     def with_(key_serde: Serde | None = None, value_serde: Serde | None = None) -> Materialized:
@@ -200,11 +212,41 @@ class Materialized:
 
 
 @dataclass(frozen=True)
+class TableJoined:
+    """Of joins by a foreign key: their name, and who chooses the partitions of the two sides' topics:
+    `partitioner(topic, key, None, partitions)`."""
+
+    partitioner: Callable[..., int | None] | None = None
+    other_partitioner: Callable[..., int | None] | None = None
+    name: str | None = None
+
+    @staticmethod
+    def with_(
+        partitioner: Callable[..., int | None] | None = None, other_partitioner: Callable[..., int | None] | None = None
+    ) -> TableJoined:
+        return TableJoined(partitioner, other_partitioner)
+
+    @staticmethod
+    def as_(name: str) -> TableJoined:
+        return TableJoined(name=check_name(name))
+
+    def with_partitioner(self, partitioner: Callable[..., int | None]) -> TableJoined:
+        return replace(self, partitioner=partitioner)
+
+    def with_other_partitioner(self, partitioner: Callable[..., int | None]) -> TableJoined:
+        return replace(self, other_partitioner=partitioner)
+
+    def with_name(self, name: str) -> TableJoined:
+        return replace(self, name=check_name(name))
+
+
+@dataclass(frozen=True)
 class Joined:
     key_serde: Serde | None = None
     value_serde: Serde | None = None
     other_value_serde: Serde | None = None
     name: str | None = None
+    grace: int | None = None
 
     @staticmethod
     def with_(
@@ -212,8 +254,14 @@ class Joined:
         value_serde: Serde | None = None,
         other_value_serde: Serde | None = None,
         name: str | None = None,
+        grace_period: Duration | None = None,
     ) -> Joined:
-        return Joined(key_serde, value_serde, other_value_serde, name)
+        made = Joined(key_serde, value_serde, other_value_serde, name)
+        return made if grace_period is None else made.with_grace_period(grace_period)
+
+    def with_grace_period(self, grace: Duration) -> Joined:
+        """How long a record waits for late values of a versioned table."""
+        return replace(self, grace=millis(grace, "the grace period"))
 
     @staticmethod
     def as_(name: str) -> Joined:

@@ -52,7 +52,7 @@ class Plan:
         told = [
             {
                 "sub": sub.id,
-                "topics": sorted(topic for source in sub.sources for topic in source.topics),
+                "topics": sorted(source.told() for source in sub.sources),
                 "nodes": [node.name for node in sub.nodes],
                 "stores": [
                     [name, one.kind, one.timestamped, one.window_size, one.duplicates]
@@ -63,7 +63,9 @@ class Plan:
             for sub in (*self.stateful, *self.globals)
         ]
         text = json.dumps(told, sort_keys=True)
-        return {"state": told, "digest": hashlib.sha256(text.encode()).hexdigest(), "width": self.width}
+        patterns = {node.name: max(self.partitions[topic] for topic in node.topics) for node in topology.patterns()}
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return {"state": told, "digest": digest, "width": self.width, "patterns": patterns}
 
 
 def is_users(node: ProcessorNode) -> bool:
@@ -112,7 +114,10 @@ def internal_partitions(topology: Topology, known: Mapping[str, int]) -> dict[st
         before = len(waiting)
         for name, topic in list(waiting.items()):
             writer = next(sub for sub in subs if any(sink.topic == name for sink in sub.sinks))
-            feeding = [t for source in writer.sources for t in source.topics if t != name]
+            if topic.follows:
+                writer = next(sub for sub in subs if any(name in source.topics for source in sub.sources))
+            followers = {one.name for one in topology.internal_topics.values() if one.follows}
+            feeding = [t for source in writer.sources for t in source.topics if t != name and t not in followers]
             if topic.partitions is not None:
                 found[name] = topic.partitions
             elif all(one in found for one in feeding):
@@ -156,7 +161,7 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
     slots = [
         (sub.id, number)
         for sub in stateful
-        for number in range(max(partitions[t] for source in sub.sources for t in source.topics))
+        for number in range(max((partitions[t] for source in sub.sources for t in source.topics), default=1))
     ]
     wide = width or max(1, min(len(slots), cores))
     keys = balanced_keys(len(slots), wide)

@@ -18,21 +18,22 @@ _HEAD = 2
 def done(checkpoint: Path) -> dict[TopicPartition, int]:
     """Up to where everything is read, worked on and written. `commits/N` is made when batch N is, and `offsets/N` says
     where it ends; Spark keeps many of both, and puts each into place whole."""
-    batches = _numbers(checkpoint / "commits")
-    if not batches:
+    batch = last_batch(checkpoint)
+    if batch is None:
         return {}
     found: dict[TopicPartition, int] = {}
-    for line in (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[_HEAD:]:
+    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[_HEAD:]:
         if line.startswith("{"):
             found |= from_checkpoint(json.loads(line))
     return found
 
 
-def _numbers(folder: Path) -> list[int]:
+def last_batch(checkpoint: Path) -> int | None:
+    """The last one that is done."""
     try:
-        return [int(one.name) for one in folder.iterdir() if one.name.isdigit()]
+        return max((int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdigit()), default=None)
     except FileNotFoundError:
-        return []
+        return None
 
 
 def ends(admin: Admin, topics: Collection[str], committed: bool) -> dict[TopicPartition, int]:

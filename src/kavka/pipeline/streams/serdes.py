@@ -32,8 +32,9 @@ class Serde:
     def deserialize(self, data: bytes | None) -> Any:
         return None if data is None else self._read(data)
 
-    def resolved(self, default: Serde) -> Serde:
-        """The serde to use, where the application's default is this one."""
+    def resolved(self, default: Serde, other: Serde) -> Serde:
+        """The serde to use, where the application's default is this one; `other` is that of keys where this is of
+        values, and of values where this is of keys."""
         return self
 
     def __repr__(self) -> str:
@@ -43,12 +44,12 @@ class Serde:
 class AroundDefault(Serde):
     """Made of the application's default, which is not known before the application is."""
 
-    def __init__(self, wrap: Callable[[Serde], Serde]) -> None:
+    def __init__(self, wrap: Callable[[Serde], Serde], of_other: bool = False) -> None:
         super().__init__("a serde around the default", _not_yet, _not_yet)
-        self._wrap = wrap
+        self._wrap, self._of_other = wrap, of_other
 
-    def resolved(self, default: Serde) -> Serde:
-        return self._wrap(default)
+    def resolved(self, default: Serde, other: Serde) -> Serde:
+        return self._wrap(other if self._of_other else default)
 
 
 def _not_yet(value: Any) -> Any:
@@ -232,13 +233,15 @@ class WindowedSerdes:
 
 
 class Change:
-    """What a table says when a key changes: its new value, and its old one where somebody downstream needs it."""
+    """What a table says when a key changes: its new value, and its old one where somebody downstream needs it. It is
+    not the `latest` where a versioned table got a value that is older than the one it has."""
 
-    __slots__ = ("new", "old")
+    __slots__ = ("latest", "new", "old")
 
-    def __init__(self, new: Any, old: Any = None) -> None:
+    def __init__(self, new: Any, old: Any = None, latest: bool = True) -> None:
         self.new = new
         self.old = old
+        self.latest = latest
 
     def __repr__(self) -> str:
         return f"({self.new!r}<-{self.old!r})"

@@ -26,13 +26,14 @@ OWN = frozenset(
         "num.stream.threads", "commit.interval.ms", "default.deserialization.exception.handler",
         "deserialization.exception.handler", "default.production.exception.handler", "production.exception.handler",
         "default.timestamp.extractor", "replication.factor", "max.records.per.batch", "spark.master",
+        "application.server",
     }
 )  # fmt: skip
 WITHOUT_EFFECT = frozenset(
     {
         "num.standby.replicas", "topology.optimization", "buffered.records.per.partition", "poll.ms",
         "max.task.idle.ms", "rocksdb.config.setter", "state.cleanup.delay.ms", "task.timeout.ms",
-        "acceptable.recovery.lag", "max.warmup.replicas", "probing.rebalance.interval.ms", "application.server",
+        "acceptable.recovery.lag", "max.warmup.replicas", "probing.rebalance.interval.ms",
         "metrics.recording.level", "client.id",
     }
 )  # fmt: skip
@@ -73,6 +74,7 @@ class Settings:
     threads: int = 1
     commit_interval: int = 30_000
     replication_factor: int = -1
+    metadata_age: int = 300_000
     records_per_batch: int = 500_000
     master: str | None = None
     deserialization_handler: Handler = _log_and_fail
@@ -119,6 +121,7 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
         state_dir=str(given.get("state.dir", "/tmp/kafka-streams")),
         threads=_number(given, "num.stream.threads", 1, 1),
         commit_interval=_number(given, "commit.interval.ms", 100, 0),
+        metadata_age=_number(given, "metadata.max.age.ms", 300_000, 1),
         replication_factor=_number(given, "replication.factor", -1, -1),
         records_per_batch=_number(given, "max.records.per.batch", 500_000, 1),
         master=given.get("spark.master"),

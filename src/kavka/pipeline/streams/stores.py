@@ -21,8 +21,9 @@ from kavka.pipeline.streams.serdes import Serde, Serdes
 from kavka.pipeline.streams.windows import Duration, TimeWindow, Window, Windowed, millis
 
 KEY_VALUE, WINDOW, SESSION, BUFFER = "key-value", "window", "session", "buffer"
+VERSIONED, SUBSCRIPTIONS = "versioned", "subscriptions"
 
-_STAMP = struct.Struct(">q")
+STAMP = struct.Struct(">q")
 _START = struct.Struct(">qi")
 _SPAN = struct.Struct(">qq")
 
@@ -57,7 +58,10 @@ class StoreBuilder:
 
     def build(self, key_default: Serde, value_default: Serde) -> Store:
         key_serde, value_serde = self.key_serde or key_default, self.value_serde or value_default
-        return _KINDS[self.kind](self, key_serde.resolved(key_default), value_serde.resolved(value_default))
+        key_serde = key_serde.resolved(key_default, value_default)
+        from kavka.pipeline.streams.kinds import KINDS
+
+        return KINDS[self.kind](self, key_serde, value_serde.resolved(value_default, key_default))
 
 
 class Stores:
@@ -93,6 +97,17 @@ class Stores:
     in_memory_session_store = persistent_session_store
 
     @staticmethod
+    def persistent_versioned_key_value_store(
+        name: str, history_retention: Duration, segment_interval: Duration | None = None
+    ) -> StoreBuilder:
+        """Values with the times from which they hold; those of up to `history_retention` ago can be had. Kept version
+        by version: `segment_interval` has no meaning here."""
+        kept = millis(history_retention, "the history retention")
+        if kept < 0:
+            raise TopologyException("historyRetention cannot be negative")
+        return StoreBuilder(VERSIONED, check_name(name), retention=kept)
+
+    @staticmethod
     def key_value_store_builder(supplier: StoreBuilder, key_serde: Serde, value_serde: Serde) -> StoreBuilder:
         return replace(supplier, key_serde=key_serde, value_serde=value_serde)
 
@@ -104,6 +119,11 @@ class Stores:
 
     window_store_builder = key_value_store_builder
     session_store_builder = key_value_store_builder
+    versioned_key_value_store_builder = key_value_store_builder
+
+    @staticmethod
+    def timestamped_window_store_builder(supplier: StoreBuilder, key_serde: Serde, value_serde: Serde) -> StoreBuilder:
+        return replace(supplier, key_serde=key_serde, value_serde=value_serde, timestamped=True)
 
 
 class Store:
@@ -139,10 +159,10 @@ class Store:
         if value is None or value[0] is None:
             return None
         data = self._plain_bytes(value[0])
-        return None if data is None else _STAMP.pack(value[1]) + data
+        return None if data is None else STAMP.pack(value[1]) + data
 
     def _stamped(self, data: bytes | None) -> ValueAndTimestamp | None:
-        return None if data is None else ValueAndTimestamp(self._plain(data[8:]), _STAMP.unpack_from(data)[0])
+        return None if data is None else ValueAndTimestamp(self._plain(data[8:]), STAMP.unpack_from(data)[0])
 
     def _need_key(self, key: Any) -> bytes:
         data = self._key_bytes(key)
@@ -286,6 +306,10 @@ class WindowStore(Store):
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         return self.fetch_range(None, None, 0, 2**63 - 1)
 
+    def starts(self) -> Iterator[tuple[int, bytes]]:
+        """Start and key of all windows."""
+        return ((start, data) for data, order in self._order.items() for start, _ in order)
+
     def _between(self, data: bytes, time_from: int, time_to: int, backwards: bool) -> Iterator[tuple[int, Any]]:
         order = self._order.get(data)
         if not order:
@@ -359,6 +383,10 @@ class SessionStore(Store):
         for data in sorted(self._data):
             yield from self.fetch(self._key(data))
 
+    def spans(self) -> Iterator[tuple[int, int, bytes]]:
+        """End, start and key of all sessions."""
+        return ((end, start, data) for data, held in self._data.items() for start, end in held)
+
     def put(self, session: Windowed, value: Any) -> None:
         data, new = self._need_key(session.key), self._value_bytes(value)
         start, end = session.window.start, session.window.end
@@ -421,11 +449,3 @@ class BufferStore(KeyValueStore):
         while self._by_time and self._by_time[0] not in self._data:
             heapq.heappop(self._by_time)
         return self._by_time[0] if self._by_time else None
-
-
-_KINDS: dict[str, Callable[[StoreBuilder, Serde, Serde], Store]] = {
-    KEY_VALUE: KeyValueStore,
-    WINDOW: WindowStore,
-    SESSION: SessionStore,
-    BUFFER: BufferStore,
-}

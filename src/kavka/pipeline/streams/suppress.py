@@ -7,8 +7,9 @@ import struct
 from typing import Any
 
 from kavka.pipeline.streams.engine import Headers, Node, Task
-from kavka.pipeline.streams.errors import StreamsException, TopologyException
+from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.serdes import Change
+from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Getter, Step
 from kavka.pipeline.streams.windows import Suppressed, Windowed
 
@@ -26,16 +27,28 @@ class SuppressStep(Step):
     def __init__(self, parent: Step, suppressed: Suppressed, grace: int, store: str) -> None:
         super().__init__(store)
         self.parent, self.suppressed, self.grace = parent, suppressed, grace
+        parent.enable_old()
 
     def enable_old(self, force: bool = True) -> None:
         self.parent.enable_old(force)
         self.send_old = True
 
     def getter(self, task: Task) -> Getter:
-        raise TopologyException("a suppressed table cannot be looked up: use to_stream, or join before suppress")
+        """What was told last of a key: what it was before it was held back, if it is; otherwise what the table says."""
+        parent = self.parent.getter(task)
+        buffer = next(one for one in task.nodes if isinstance(one, Suppress) and one.step is self)
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            held = buffer.before(key)
+            if held is None:
+                return parent(key)
+            return None if held[0] is None else ValueAndTimestamp(held[0], -1)
+
+        return get
 
     def getter_stores(self) -> tuple[str, ...]:
-        raise TopologyException("a suppressed table cannot be looked up: use to_stream, or join before suppress")
+        assert self.store is not None
+        return (self.store, *self.parent.getter_stores())
 
     def node(self) -> Node:
         return Suppress(self)
@@ -45,18 +58,23 @@ class Suppress(Node):
     """The buffer is a store, ordered by time; each key has at most one entry, at the time it was first held back."""
 
     def __init__(self, step: SuppressStep) -> None:
-        self._step = step
+        self.step = step
         self._final = step.suppressed.final
         self._wait = step.grace if self._final else step.suppressed.wait
 
     def init(self) -> None:
-        self._store = self.task.store(self._step.store or "")
+        self._store = self.task.store(self.step.store or "")
         self._where = {pickle.loads(value)[0]: entry for entry, value in self._store.entries()}
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         self.observed = max(self.observed, timestamp)
         self._hold(key, value, timestamp, headers)
         self._tell()
+
+    def before(self, key: Any) -> tuple[Any] | None:
+        """What a key that is held back was before; None if it is not held back."""
+        entry = self._where.get(pickle.dumps(key))
+        return None if entry is None else (pickle.loads(self._store.get(entry))[2],)
 
     def _hold(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         ident = pickle.dumps(key)
@@ -70,7 +88,7 @@ class Suppress(Node):
         self._store.put(entry, pickle.dumps((ident, value.new, old, timestamp, headers)))
 
     def _tell(self) -> None:
-        buffer = self._step.suppressed.buffer
+        buffer = self.step.suppressed.buffer
         limit = self.observed - self._wait
         while (entry := self._store.first()) is not None:
             full = (buffer.max_records_ is not None and len(self._where) > buffer.max_records_) or (

@@ -12,17 +12,24 @@ from typing import Any
 from kavka.pipeline.streams.engine import Headers, Node, Task
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.serdes import Change
-from kavka.pipeline.streams.stores import ValueAndTimestamp
+from kavka.pipeline.streams.stores import VERSIONED, ValueAndTimestamp
+from kavka.pipeline.streams.versioned import VersionedStore
 
-Getter = Callable[[Any], ValueAndTimestamp | None]
+# Of a key, the value with its time; of a versioned table also of a key and a time.
+Getter = Callable[..., ValueAndTimestamp | None]
 
 
 class Step:
-    """A table. `store` is the name of its own store, if it has one."""
+    """A table. `store` is the name of its own store, if it has one; with `history` it is a versioned one."""
+
+    history = False
 
     def __init__(self, store: str | None = None) -> None:
         self.store = store
         self.send_old = False
+
+    def is_versioned(self) -> bool:
+        return self.history
 
     def node(self) -> Node:
         raise NotImplementedError
@@ -41,15 +48,31 @@ class Step:
 
 
 class TableNode(Node):
-    """Tells changes on: at once, or at the end of a micro-batch the last of each key."""
+    """Tells changes on: at once, or at the end of a micro-batch the last of each key. Where it `holds` nothing back,
+    somebody after it does."""
+
+    holds = True
 
     def __init__(self, store: str | None, send_old: bool) -> None:
         self._store_name, self._send_old = store, send_old
 
     def init(self) -> None:
         self.store = None if self._store_name is None else self.task.store(self._store_name)
-        caching = self.task.caching and self.store is not None and self.store.builder.caching
+        self._versioned = self.store is not None and self.store.builder.kind == VERSIONED
+        caching = self.holds and self.task.caching and self.store is not None and self.store.builder.caching
         self._held: dict[Any, tuple[Any, Any, Any, int, Headers]] | None = {} if caching else None
+
+    def keep(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        """Put a new value in the store, and tell."""
+        assert self.store is not None
+        if not self._versioned:
+            self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
+            self.tell(key, new, old, timestamp, headers, self.ident(key))
+            return
+        put = self.store.put(key, new, timestamp)
+        if put != VersionedStore.NOT_PUT:
+            change = Change(new, old if self._send_old else None, put == VersionedStore.LATEST)
+            self.forward(key, change, timestamp, headers)
 
     def tell(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, ident: Any) -> None:
         if self._held is None:
@@ -72,12 +95,12 @@ class TableNode(Node):
 class SourceStep(Step):
     """A table that is a topic's. It has a store as soon as somebody needs its values: `materialize` makes it."""
 
-    def __init__(self, store: str | None, materialize: Callable[[], str]) -> None:
+    def __init__(self, store: str | None, materialize: Callable[[], str], history: bool = False) -> None:
         super().__init__(store)
-        self._materialize = materialize
+        self._materialize, self.history = materialize, history
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "send_old": self.send_old}
+        return {"store": self.store, "send_old": self.send_old, "history": self.history}
 
     def enable_old(self, force: bool = True) -> None:
         self.getter_stores()
@@ -100,8 +123,7 @@ class TableSource(TableNode):
             self.forward(key, Change(value), timestamp, headers)
             return
         old = self.store.get(key)
-        self.store.put(key, None if value is None else ValueAndTimestamp(value, timestamp))
-        self.tell(key, value, None if old is None else old[0], timestamp, headers, self.ident(key))
+        self.keep(key, value, None if old is None else old[0], timestamp, headers)
 
 
 class GlobalSource(Node):
@@ -135,8 +157,8 @@ class DerivedStep(Step):
             return super().getter(task)
         inner, function = self.parent.getter(task), self.function
 
-        def get(key: Any) -> ValueAndTimestamp | None:
-            found = inner(key)
+        def get(key: Any, *as_of: int) -> ValueAndTimestamp | None:
+            found = inner(key, *as_of)
             value = None if found is None else function(key, found[0])
             return None if found is None or value is None else ValueAndTimestamp(value, found[1])
 
@@ -144,6 +166,9 @@ class DerivedStep(Step):
 
     def getter_stores(self) -> tuple[str, ...]:
         return (self.store,) if self.store else self.parent.getter_stores()
+
+    def is_versioned(self) -> bool:
+        return self.history if self.store else self.parent.is_versioned()
 
     def node(self) -> Node:
         return Derived(self.function, self.store, self.send_old, skip_nothing=False)
@@ -183,8 +208,9 @@ class Derived(TableNode):
             if self._skip_nothing and old is None and new is None:
                 return
         if self.store is not None:
-            self.store.put(key, None if new is None else ValueAndTimestamp(new, timestamp))
-        self.tell(key, new, old, timestamp, headers, self.ident(key))
+            self.keep(key, new, old, timestamp, headers)
+        else:
+            self.forward(key, Change(new, old, value.latest), timestamp, headers)
 
 
 class RegroupStep(Step):
@@ -196,14 +222,16 @@ class RegroupStep(Step):
         parent.enable_old()
 
     def node(self) -> Node:
-        return Regroup(self.mapper)
+        return Regroup(self.mapper, self.parent.is_versioned())
 
 
 class Regroup(Node):
-    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
-        self._mapper = mapper
+    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]], versioned: bool) -> None:
+        self._mapper, self._versioned = mapper, versioned
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        if self._versioned and not value.latest:
+            return
         new = self._mapped(key, value.new)
         old = self._mapped(key, value.old)
         if new is not None and old is not None and new[0] == old[0]:
@@ -286,9 +314,10 @@ class TableJoin(Node):
 
     def init(self) -> None:
         self._get = self._side.other.getter(self.task)
+        self._versioned = self._side.own.is_versioned()
 
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        if key is None:
+        if key is None or (self._versioned and not value.latest):
             return
         found = self._get(key)
         other = None if found is None else found[0]
@@ -314,5 +343,4 @@ class JoinMerge(TableNode):
             self.forward(key, value, timestamp, headers)
             return
         old = self.store.get(key) if self._send_old or self._held is not None else None
-        self.store.put(key, None if value.new is None else ValueAndTimestamp(value.new, timestamp))
-        self.tell(key, value.new, None if old is None else old[0], timestamp, headers, self.ident(key))
+        self.keep(key, value.new, None if old is None else old[0], timestamp, headers)

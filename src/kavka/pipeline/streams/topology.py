@@ -5,6 +5,8 @@ Nodes are immutable. What a processor does is made by its supplier, once for eac
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +20,16 @@ from kavka.pipeline.streams.stores import StoreBuilder
 class SourceNode:
     name: str
     topics: tuple[str, ...]
+    """Where there is a pattern: those of the topics that match it, as far as they are known."""
     key_serde: Serde | None = None
     value_serde: Serde | None = None
     timestamp_extractor: Callable[..., int] | None = None
     reset_policy: str | None = None
+    pattern: re.Pattern[str] | None = None
+
+    def told(self) -> str:
+        """What it reads, as it does not change with the topics there are."""
+        return ", ".join(sorted(self.topics)) if self.pattern is None else self.pattern.pattern
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ class RepartitionTopic:
     name: str
     partitions: int | None = None
     users: bool = False
+    follows: bool = False
+    """It has as many partitions as the topics that are read with it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Topology:
     def add_source(
         self,
         name: str,
-        *topics: str,
+        *topics: str | re.Pattern[str],
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         timestamp_extractor: Callable[..., int] | None = None,
@@ -101,11 +111,15 @@ class Topology:
     ) -> Topology:
         if not topics:
             raise TopologyException("You must provide at least one topic")
-        taken = {topic for one in self._nodes.values() if isinstance(one, SourceNode) for topic in one.topics}
-        for topic in topics:
-            if topic in taken:
-                raise TopologyException(f"Topic {topic} has already been registered by another source.")
-        self._add(SourceNode(name, tuple(topics), key_serde, value_serde, timestamp_extractor, offset_reset))
+        pattern = topics[0] if isinstance(topics[0], re.Pattern) else None
+        names = tuple(topic for topic in topics if isinstance(topic, str))
+        if len(names) != len(topics) and (pattern is None or names or len(topics) > 1):
+            raise TopologyException(f"Source {name} reads topics by their names, or by one pattern alone")
+        node = SourceNode(name, names, key_serde, value_serde, timestamp_extractor, offset_reset, pattern)
+        for one in self._nodes.values():
+            if isinstance(one, SourceNode):
+                self._check_apart(one, node)
+        self._add(node)
         return self
 
     def add_processor(self, name: str, supplier: Callable[[], Any], *parents: str) -> Topology:
@@ -160,6 +174,21 @@ class Topology:
     def describe(self) -> TopologyDescription:
         return TopologyDescription(self)
 
+    @staticmethod
+    def _check_apart(one: SourceNode, two: SourceNode) -> None:
+        for topic in two.topics:
+            if topic in one.topics:
+                raise TopologyException(f"Topic {topic} has already been registered by another source.")
+        if one.pattern is not None and two.pattern is not None and one.pattern.pattern == two.pattern.pattern:
+            raise TopologyException(f"Pattern {one.pattern.pattern} has already been registered by another source.")
+        for by_name, other in ((one, two), (two, one)):
+            for topic in by_name.topics:
+                if other.pattern is not None and other.pattern.fullmatch(topic):
+                    raise TopologyException(
+                        f"Pattern {other.pattern.pattern} will match a topic that has already been registered by "
+                        f"another source: {topic}"
+                    )
+
     # --- for whoever builds and compiles
 
     def add_global_store(self, builder: StoreBuilder, source: SourceNode, processor: ProcessorNode) -> None:
@@ -195,6 +224,22 @@ class Topology:
     def global_stores(self) -> dict[str, str]:
         """Global stores, and the source each is filled from."""
         return self._globals
+
+    def patterns(self) -> list[SourceNode]:
+        return [one for one in self._nodes.values() if isinstance(one, SourceNode) and one.pattern is not None]
+
+    def with_topics(self, there: Iterable[str]) -> Topology:
+        """The same, with the patterns' topics among those that are there. A topic that two patterns match belongs to
+        the first."""
+        left = sorted(there)
+        made = copy.copy(self)
+        made._nodes = dict(self._nodes)
+        for node in self.patterns():
+            assert node.pattern is not None
+            found = tuple(topic for topic in left if node.pattern.fullmatch(topic))
+            left = [topic for topic in left if topic not in found]
+            made._nodes[node.name] = replace(node, topics=found)
+        return made
 
     def children(self, name: str) -> list[Node]:
         return [one for one in self._nodes.values() if not isinstance(one, SourceNode) and name in one.parents]
@@ -271,7 +316,8 @@ class TopologyDescription:
         for node in self._topology.nodes.values():
             lines += [f"  {self._id(node.name)} --> {self._id(one.name)}" for one in self._topology.children(node.name)]
             if isinstance(node, SourceNode):
-                lines += [f'  t_{self._id(topic)}(["{topic}"]) --> {self._id(node.name)}' for topic in node.topics]
+                read = node.topics if node.pattern is None else (node.told(),)
+                lines += [f'  t_{self._id(topic)}(["{topic}"]) --> {self._id(node.name)}' for topic in read]
             elif isinstance(node, SinkNode) and isinstance(node.topic, str):
                 lines.append(f'  {self._id(node.name)} --> t_{self._id(node.topic)}(["{node.topic}"])')
         return "\n".join(lines) + "\n"
@@ -286,7 +332,8 @@ class TopologyDescription:
 
     def _told(self, node: Node) -> Iterator[str]:
         if isinstance(node, SourceNode):
-            yield f"Source: {node.name} (topics: [{', '.join(sorted(node.topics))}])"
+            listed = node.told() if node.pattern is not None else f"[{node.told()}]"
+            yield f"Source: {node.name} (topics: {listed})"
         elif isinstance(node, ProcessorNode):
             yield f"Processor: {node.name} (stores: [{', '.join(node.stores)}])"
         elif isinstance(node.topic, str):

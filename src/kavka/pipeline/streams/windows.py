@@ -183,6 +183,21 @@ class JoinWindows:
 
 
 @dataclass(frozen=True)
+class EmitStrategy:
+    """When a windowed aggregation tells its results: with every update, or once, when the window closes."""
+
+    final: bool
+
+    @staticmethod
+    def on_window_update() -> EmitStrategy:
+        return EmitStrategy(False)
+
+    @staticmethod
+    def on_window_close() -> EmitStrategy:
+        return EmitStrategy(True)
+
+
+@dataclass(frozen=True)
 class BufferConfig:
     """How much `suppress` may hold back, and what happens when it is more: `emit` early, or `fail`."""
 

@@ -1,0 +1,140 @@
+"""A running application's stores can be asked, and topics that come later are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka import Admin, NewTopic
+from kavka.common.types import TopicPartition
+from kavka.streams import (
+    HostInfo,
+    InvalidStateStoreException,
+    KafkaStreams,
+    Materialized,
+    QueryableStoreTypes,
+    SessionWindows,
+    StoreQueryParameters,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+)
+from tests.integration.test_streams_spark import config, fill
+from tests.support.processes import wait_until
+from tests.support.targets import Target
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+TYPES = QueryableStoreTypes
+
+
+@pytest.fixture
+def admin(target: Target) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        yield admin
+
+
+def with_stores_of_all_kinds(topic: str) -> Topology:
+    builder = StreamsBuilder()
+    by_key = builder.stream(re.compile(re.escape(topic) + "-in-[0-9]")).group_by_key()
+    by_key.count(Materialized.as_("counts"))
+    by_key.windowed_by(TimeWindows.of_size_and_grace(1000, 5000)).count(Materialized.as_("windows"))
+    by_key.windowed_by(SessionWindows.of_inactivity_gap_and_grace(500, 5000)).count(Materialized.as_("sessions"))
+    history = Stores.persistent_versioned_key_value_store("history", 60_000)
+    builder.table(f"{topic}-table", None, Materialized.as_(history))
+    builder.global_table(f"{topic}-everywhere", None, Materialized.as_("everywhere"))
+    return builder.build()
+
+
+def test_stores_are_read_while_the_application_runs(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topics(
+        [NewTopic(f"{topic}-in-1", 2), NewTopic(f"{topic}-table", 1), NewTopic(f"{topic}-everywhere", 1)]
+    )
+    fill(target, f"{topic}-in-1", [(key, b"x", at) for key in (b"a", b"b", b"ab") for at in (100, 300, 1500)])
+    versions = [(b"k", b"old", 100), (b"k", b"new", 200), (b"gone", b"x", 100), (b"gone", None, 200)]
+    fill(target, f"{topic}-table", versions)
+    fill(target, f"{topic}-everywhere", [(b"k", b"v", 100)])
+    more = {"metadata_max_age_ms": 1000, "application_server": "here:7070"}
+    streams = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
+
+    def ask(name: str, kind: Any) -> Any:
+        return streams.store(StoreQueryParameters.from_name_and_type(name, kind))
+
+    with pytest.raises(InvalidStateStoreException, match="CREATED, not RUNNING"):
+        ask("counts", TYPES.key_value_store())
+    with streams:
+        streams.process_all_available()
+        counts = ask("counts", TYPES.key_value_store())
+        wait_until(lambda: counts.get("a") == 3, timeout=120, what="the first counts", interval=0.5)
+        assert counts.get("nobody") is None
+        assert list(counts.range("a", "ab")) == [("a", 3), ("ab", 3)]
+        assert list(counts.reverse_range("ab", None)) == [("b", 3), ("ab", 3)]
+        assert list(counts.prefix_scan("a")) == [("a", 3), ("ab", 3)]
+        assert counts.approximate_num_entries() == 3
+        assert list(counts.all()) == [("a", 3), ("ab", 3), ("b", 3)]
+        assert list(counts.reverse_all()) == [("b", 3), ("ab", 3), ("a", 3)]
+        assert ask("counts", TYPES.timestamped_key_value_store()).get("a") == (3, 1500)
+
+        windows = ask("windows", TYPES.window_store())
+        assert (windows.fetch("a", 0), windows.fetch("a", 1000), windows.fetch("a", 7000)) == (2, 1, None)
+        assert list(windows.fetch("a", 0, 2000)) == [(0, 2), (1000, 1)]
+        assert list(windows.backward_fetch("a", 0, 2000)) == [(1000, 1), (0, 2)]
+        assert [(key.key, key.window.start, n) for key, n in windows.fetch_range("a", "ab", 1000, 2000)] == [
+            ("a", 1000, 1),
+            ("ab", 1000, 1),
+        ]
+        assert len(list(windows.all())) == 6
+        assert next(windows.backward_fetch_all(0, 500))[0].key == "b"
+
+        sessions = ask("sessions", TYPES.session_store())
+        assert [(key.window.start, key.window.end, n) for key, n in sessions.fetch("ab")] == [
+            (100, 300, 2),
+            (1500, 1500, 1),
+        ]
+        assert sessions.fetch_session("a", 100, 300) == 2
+        assert [n for _, n in sessions.find_sessions("a", 1000, 2000)] == [1]
+        assert len(list(sessions.fetch_range("a", "ab"))) == 4
+
+        history = ask("history", TYPES.versioned_key_value_store())
+        assert history.get("k") == ("new", 200, None)
+        assert history.get("k", 150) == ("old", 100, 200)
+        assert history.get("gone") is None
+        assert ask("everywhere", TYPES.key_value_store()).get("k") == "v"
+
+        told_of(streams, topic)
+        with pytest.raises(InvalidStateStoreException, match="no such store"):
+            ask("nothing", TYPES.key_value_store())
+        with pytest.raises(InvalidStateStoreException, match="does not accept the actual store type window"):
+            ask("windows", TYPES.key_value_store())
+
+        admin.create_topics([NewTopic(f"{topic}-in-2", 3)])
+        fill(target, f"{topic}-in-2", [(b"late", b"x", 2000)])
+        wait_until(lambda: counts.get("late") == 1, timeout=240, what="the topic that came later", interval=1)
+        assert streams.state() == "RUNNING"
+        assert counts.get("a") == 3
+    with pytest.raises(InvalidStateStoreException, match="NOT_RUNNING, not RUNNING"):
+        counts.get("a")
+    left = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).enable_stale_stores()
+    assert streams.store(left).get("a") == 3
+
+
+def told_of(streams: KafkaStreams, topic: str) -> None:
+    (client,) = streams.metadata_for_all_streams_clients()
+    assert client.host_info == HostInfo("here", 7070)
+    assert client.state_store_names == {"counts", "windows", "sessions", "history", "everywhere"}
+    assert {TopicPartition(f"{topic}-in-1", 0), TopicPartition(f"{topic}-table", 0)} <= client.topic_partitions
+    assert streams.streams_metadata_for_store("nothing") == []
+    partition = streams.query_metadata_for_key("counts", "a").partition
+    for number in (0, 1):
+        asked = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(number)
+        assert streams.store(asked).get("a") == (3 if number == partition else None)
+    (thread,) = streams.metadata_for_local_threads()
+    assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0"]
+
