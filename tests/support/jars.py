@@ -49,6 +49,13 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
 # What only single tests need.
 MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
     "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
+    "connect-3.9.1": (
+        ("org.apache.kafka", "connect-runtime", "3.9.1"),
+        ("org.apache.kafka", "connect-file", "3.9.1"),
+        ("org.apache.kafka", "connect-json", "3.9.1"),
+        ("org.apache.kafka", "connect-transforms", "3.9.1"),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
 }
 

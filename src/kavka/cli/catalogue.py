@@ -27,7 +27,7 @@ class Tool(NamedTuple):
 
 
 BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
-CLUSTER, PIPELINE = "Clusters and ZooKeeper", "Streams"
+CLUSTER, PIPELINE, CONNECT = "Clusters and ZooKeeper", "Streams", "Connect"
 REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Measuring and verifying", "This command"
 
 TOOLS = (
@@ -96,6 +96,14 @@ TOOLS = (
     Tool("replica-verification", REPLICAS, "compare replicas with one another", "kavka.cli.replica_verification"),
     Tool("run-class", SHELL, "a tool by the name of its Java class in Kafka", "kavka.cli.run_class"),
     Tool("pipeline", PIPELINE, "run streams jobs on Spark, show and stop them", "kavka.cli.pipeline", scripts=()),
+    Tool(
+        "connect-standalone", CONNECT, "run connectors in one process", "kavka.cli.connect",
+        scripts=("connect-standalone",),
+    ),
+    Tool(
+        "connect-distributed", CONNECT, "run a worker of a group that is managed over REST", "kavka.cli.connect",
+        main="distributed_main", table="DISTRIBUTED_COMMAND", scripts=("connect-distributed",),
+    ),
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 

@@ -28,7 +28,9 @@ SOURCE_NAMES = (
     "failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "groupIdPrefix", "groupIdCommit",
 )  # fmt: skip
-SINK_NAMES = ("topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn")
+SINK_NAMES = (
+    "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
+)  # fmt: skip
 # What Spark itself puts among the options of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
 
@@ -106,6 +108,8 @@ class SinkOptions:
     decisions_topic: str
     client: Mapping[str, str] = field(default_factory=dict)
     timestamp_column: str | None = None
+    batch_of: tuple[str, str, int] | None = None
+    """Of a batch that is one of many, and may be run again: the query, its run and the batch's number."""
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -164,7 +168,17 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         decisions_topic=options.get("decisionsTopic") or "__kavka_pipeline_decisions",
         client=client,
         timestamp_column=options.get("timestampColumn"),
+        batch_of=_batch_of(options),
     )
+
+
+def _batch_of(options: _Given) -> tuple[str, str, int] | None:
+    query, run, number = options.get("queryId"), options.get("runId"), options.number("batchId", least=0)
+    if query is None and run is None and number is None:
+        return None
+    if not query or not run or number is None:
+        raise OptionError("queryId, runId and batchId go together: which batch of which query is this?")
+    return query, run, number
 
 
 # --- single options

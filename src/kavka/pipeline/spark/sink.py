@@ -43,7 +43,10 @@ def _reports(messages: list[WriterCommitMessage | None]) -> list[Report]:
 
 
 class KavkaWriter(DataSourceArrowWriter):
-    """A batch. Made once, in the driver, and sent to the tasks and to where it is committed."""
+    """A batch. Made once, in the driver, and sent to the tasks and to where it is committed.
+
+    With `queryId`, `runId` and `batchId` it is one of many, and may be run again after a crash with the same rows:
+    exactly once holds for it as for a batch of a stream."""
 
     def __init__(self, options: SinkOptions, where: Layout) -> None:
         self._options = options
@@ -55,12 +58,24 @@ class KavkaWriter(DataSourceArrowWriter):
             if not self._options.exactly_once:
                 return Written(write(self._options, self._where, iterator))
             context = _context()
+            if self._options.batch_of is not None:
+                report = write_stream(self._options, self._where, iterator, self._named(context))
+                return Written(report.entry.rows, report)
             attempt = Attempt(self._job, "", 0, context.partitionId(), context.attemptNumber())
             entry = write_transaction(self._options, self._where, iterator, attempt)
             return Written(entry.rows, Report(attempt, entry))
 
+    def _named(self, context: TaskContext) -> Attempt:
+        assert self._options.batch_of is not None
+        query, run, number = self._options.batch_of
+        name = f"{self._options.id_prefix}{query}"
+        return Attempt(name, run, number, context.partitionId(), context.attemptNumber())
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with one_clear_line():
+            if self._options.batch_of is not None:
+                commit_stream(self._options, self._options.batch_of[2], _reports(messages))
+                return
             commit_batch(self._options, _reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

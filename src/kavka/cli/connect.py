@@ -1,0 +1,115 @@
+"""`kavka connect-standalone` and `kavka connect-distributed`: workers of Connect."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kavka.cli.options import Arguments, Command, Option, Positional
+from kavka.cli.tool import ToolError, run
+from kavka.common.properties import PropertiesError, parse_properties
+
+_OVERRIDE = Option("override", "A setting of the worker that counts more than the file's.", "name=value", repeated=True)
+
+COMMAND = Command(
+    "connect-standalone",
+    "Run connectors in one process, until it is stopped; connectors with trigger=available-now until they are done.",
+    (_OVERRIDE,),
+    positionals=(
+        Positional("worker.properties", "The worker's settings."),
+        Positional("connector.properties", "A connector's settings; or JSON.", required=False, many=True),
+    ),
+    examples=("kavka connect-standalone config/connect-standalone.properties my-source.properties",),
+)
+
+DISTRIBUTED_COMMAND = Command(
+    "connect-distributed",
+    "Run a worker of a group, which shares its connectors out; they are managed over REST.",
+    (_OVERRIDE,),
+    positionals=(Positional("worker.properties", "The worker's settings."),),
+    examples=("kavka connect-distributed config/connect-distributed.properties",),
+)
+
+
+def main(argv: list[str]) -> int:
+    return run(COMMAND, argv, _standalone)
+
+
+def distributed_main(argv: list[str]) -> int:
+    return run(DISTRIBUTED_COMMAND, argv, _distributed)
+
+
+def _standalone(args: Arguments) -> int:
+    connectors = [_connector(Path(name)) for name in args.positionals[1:]]
+
+    def work(properties: dict[str, str]) -> int:
+        from kavka.pipeline.connect.worker import run_standalone
+
+        return run_standalone(properties, connectors, _announce)
+
+    return _run(args, work)
+
+
+def _distributed(args: Arguments) -> int:
+    def work(properties: dict[str, str]) -> int:
+        from kavka.pipeline.connect.worker import run_distributed
+
+        return run_distributed(properties, _announce)
+
+    return _run(args, work)
+
+
+def _run(args: Arguments, work: Callable[[dict[str, str]], int]) -> int:
+    properties = _properties(Path(args.positionals[0]))
+    for one in args["override"] or ():
+        name, mark, value = one.partition("=")
+        if not mark:
+            raise ToolError(f"--override {one}: name=value")
+        properties[name.strip()] = value.strip()
+    level = os.environ.get("KAVKA_LOG_LEVEL", "INFO").upper()
+    logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        from kavka.pipeline.connect.errors import ConnectError
+        from kavka.pipeline.connect.herder import RestError
+    except ImportError as error:
+        raise ToolError(f"{error}: pip install 'kavka[pipeline,connect]'") from None
+    try:
+        return work(properties)
+    except (ConnectError, RestError, OSError) as error:
+        raise ToolError(str(error)) from None
+
+
+def _announce(url: str) -> None:
+    print(f"Kafka Connect's REST interface is at {url}", flush=True)
+
+
+def _properties(path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text())
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from None
+    except PropertiesError as error:
+        raise ToolError(f"{path}: {error}") from None
+
+
+def _connector(path: Path) -> dict[str, str]:
+    """Properties, or JSON: the settings alone, or {"name", "config"}."""
+    if path.suffix != ".json":
+        return _properties(path)
+    import json
+
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ToolError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ToolError(f"{path}: a connector is a JSON object")
+    if isinstance(found.get("config"), dict):
+        found = {**found["config"], "name": found.get("name", found["config"].get("name", ""))}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}

@@ -1,0 +1,244 @@
+"""Converters: between the bytes of keys and values and columns.
+
+`key.converter` and `value.converter` name them by Kafka's class names or the last parts of those; their options follow
+as `value.converter.…`. A converter of one's own is a subclass of `Converter`, named by `module.Class`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
+
+from kavka.common.config import ConfigType, Importance, OneOf
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.records import DATA_EXCEPTION, SchemaName
+
+
+@dataclass(frozen=True)
+class Decoded:
+    value: Column
+    error: Column | None = None
+    """Text: what is wrong with a record, null where nothing is. None: nothing can be."""
+    cause: Column | None = None
+    schemaless: bool = False
+    exception: str = DATA_EXCEPTION
+
+
+class Converter:
+    """`static`: the type of what is decoded does not depend on the records. Where it does, `decode` is given the
+    micro-batch to look at, otherwise None."""
+
+    java_names: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def __init__(self, config: Mapping[str, Any], is_key: bool) -> None:
+        self.config = config
+        self.is_key = is_key
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        """What is wrong between options: messages by name."""
+        return {}
+
+    @property
+    def static(self) -> bool:
+        return True
+
+    @property
+    def operator(self) -> str:
+        """What errors name."""
+        return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        raise NotImplementedError
+
+    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
+        """Binary; null stays null."""
+        raise NotImplementedError
+
+
+# --- bytes and text
+
+
+class ByteArrayConverter(Converter):
+    """The bytes as they are: a binary column."""
+
+    java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
+
+    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        return Decoded(column)
+
+    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
+        if not isinstance(kind, (BinaryType, StringType)):
+            raise ConnectError(f"Invalid schema type for ByteArrayConverter: {kind.simpleString()}")
+        return column.cast("binary")
+
+
+class StringConverter(Converter):
+    """Text: a string column. Anything else is written as Java's toString() would."""
+
+    java_names = ("org.apache.kafka.connect.storage.StringConverter",)
+    options = (
+        Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),
+    )
+
+    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        encoding = self.config["converter.encoding"].upper().replace("UTF8", "UTF-8")
+        if encoding == "UTF-8":
+            return Decoded(F.make_valid_utf8(column.cast("string")))
+        return Decoded(F.decode(column, encoding))
+
+    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
+        text = to_text(column, kind)
+        encoding = self.config["converter.encoding"].upper().replace("UTF8", "UTF-8")
+        return text.cast("binary") if encoding == "UTF-8" else F.encode(text, encoding)
+
+
+def to_text(column: Column, kind: DataType) -> Column:
+    """As toString() of what Connect has there: `Struct{a=1,b=x}`, `[1, 2]`, `{a=1}`."""
+    if isinstance(kind, StructType):
+        parts = [
+            F.concat(F.lit(f"{one.name}="), to_text(column.getField(one.name), one.dataType)) for one in kind.fields
+        ]
+        inside = F.concat_ws(",", *parts) if parts else F.lit("")
+        return F.when(column.isNotNull(), F.concat(F.lit("Struct{"), inside, F.lit("}")))
+    if isinstance(kind, ArrayType):
+        items = F.transform(column, lambda one: F.coalesce(to_text(one, kind.elementType), F.lit("null")))
+        return F.when(column.isNotNull(), F.concat(F.lit("["), F.array_join(items, ", "), F.lit("]")))
+    if isinstance(kind, MapType):
+        pairs = F.transform(
+            F.map_entries(column),
+            lambda one: F.concat(
+                to_text(one["key"], kind.keyType),
+                F.lit("="),
+                F.coalesce(to_text(one["value"], kind.valueType), F.lit("null")),
+            ),
+        )
+        return F.when(column.isNotNull(), F.concat(F.lit("{"), F.array_join(pairs, ", "), F.lit("}")))
+    return column.cast("string")
+
+
+# --- numbers
+
+
+class _Fixed(Converter):
+    """A number of so many bytes, the highest first."""
+
+    code: ClassVar[str]
+    spark: ClassVar[str]
+    noun: ClassVar[str]
+
+    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        code, size = self.code, struct.calcsize(self.code)
+        unpack = F.udf(lambda data: struct.unpack(code, data)[0] if data and len(data) == size else None, self.spark)
+        wrong = column.isNotNull() & (F.octet_length(column) != size)
+        cause = f"Size of data received by {self.noun}Deserializer is not {size}"
+        message = f"Failed to deserialize {self.noun.lower()}: "
+        return Decoded(unpack(column), F.when(wrong, F.lit(message)), F.when(wrong, F.lit(cause)))
+
+    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
+        code = self.code
+        if kind.typeName() not in ("byte", "short", "integer", "long", "float", "double", "boolean"):
+            raise ConnectError(f"{type(self).__name__} cannot write a {kind.simpleString()}")
+        pack = F.udf(lambda one: None if one is None else struct.pack(code, one), "binary")
+        return pack(column.cast(self.spark))
+
+
+class ShortConverter(_Fixed):
+    """A whole number of 2 bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
+    code, spark, noun = ">h", "smallint", "Short"
+
+
+class IntegerConverter(_Fixed):
+    """A whole number of 4 bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
+    code, spark, noun = ">i", "int", "Integer"
+
+
+class LongConverter(_Fixed):
+    """A whole number of 8 bytes."""
+
+    java_names = ("org.apache.kafka.connect.converters.LongConverter",)
+    code, spark, noun = ">q", "bigint", "Long"
+
+
+class FloatConverter(_Fixed):
+    """A number of 4 bytes, IEEE 754."""
+
+    java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
+    code, spark, noun = ">f", "float", "Float"
+
+
+class DoubleConverter(_Fixed):
+    """A number of 8 bytes, IEEE 754."""
+
+    java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
+    code, spark, noun = ">d", "double", "Double"
+
+
+class BooleanConverter(_Fixed):
+    """One byte, 0 or 1."""
+
+    java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
+    code, spark, noun = ">?", "boolean", "Boolean"
+
+
+# --- Avro
+
+
+class AvroConverter(Converter):
+    """Avro, one datum to a record, with the schema given here: there is no registry to ask. `wire.format=confluent`
+    is Confluent's five bytes before it (a zero and the schema's id), which are skipped when reading."""
+
+    java_names = ("io.confluent.connect.avro.AvroConverter",)
+    options = (
+        Option("schema", default=None, importance=Importance.HIGH,
+               doc="The Avro schema as JSON. A sink needs it; a source without it derives one from its columns."),
+        Option("wire.format", default="none", recommended=("none", "confluent"), validator=OneOf(("none", "confluent")),
+               doc="`none`: the datum alone; `confluent`: a zero byte and the schema's id in four bytes before it."),
+        Option("schema.id", ConfigType.INT, default=0, doc="The id that is written with `wire.format=confluent`."),
+    )  # fmt: skip
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        from kavka.pipeline.connect import avro
+
+        try:
+            if config["schema"]:
+                avro.to_spark(config["schema"])
+        except ConnectError as error:
+            return {"schema": f"Invalid value for configuration schema: {error}"}
+        return {}
+
+    def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        from kavka.pipeline.connect import avro
+
+        if not self.config["schema"]:
+            raise ConnectError("AvroConverter needs the option schema to read records: there is no registry to ask")
+        kind = avro.to_spark(self.config["schema"])
+        result = StructType([StructField("value", kind), StructField("error", StringType())])
+        read = F.udf(avro.reader(self.config["schema"], self._confluent), result, useArrow=False)
+        found = read(column)
+        message = F.when(found["error"].isNotNull(), F.lit("Failed to deserialize data to Avro: "))
+        return Decoded(found["value"], message, found["error"])
+
+    def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
+        from kavka.pipeline.connect import avro
+
+        schema = self.config["schema"] or avro.from_spark(kind, name)
+        prefix = b"\0" + int(self.config["schema.id"]).to_bytes(4, "big") if self._confluent else b""
+        return F.udf(avro.writer(schema, prefix), "binary", useArrow=False)(column)
+
+    @property
+    def _confluent(self) -> bool:
+        return bool(self.config["wire.format"] == "confluent")

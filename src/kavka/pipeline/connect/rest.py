@@ -1,0 +1,310 @@
+"""Kafka Connect's REST interface, on Starlette.
+
+Every handler calls one method of the herder in a thread, since those wait for brokers. What only the leader (or the
+worker that runs the connector) may do is sent on to it by whoever was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from kavka.client.admin import Admin
+from kavka.common.errors import KafkaError
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.herder import Herder, NotLeader, RestError
+from kavka.pipeline.connect.settings import client_settings
+from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED
+from kavka.pipeline.spark.cluster import admin_settings
+
+log = logging.getLogger(__name__)
+
+# The version of Kafka Connect whose interface this is.
+VERSION, COMMIT = "3.9.1", "kavka"
+_FORWARD_TIMEOUT = 90.0
+_PHRASES = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupported Media Type"}
+_CONFLICT = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+_MOST = 4 << 20
+_LEVELS = {"TRACE": "DEBUG", "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "ERROR": "ERROR", "FATAL": "CRITICAL"}
+
+
+def error(code: int, message: str) -> JSONResponse:
+    return JSONResponse({"error_code": code, "message": message}, status_code=code)
+
+
+class Api:
+    def __init__(self, herder: Herder) -> None:
+        self.herder = herder
+        self._cluster_id: str | None = None
+
+    def app(self) -> Starlette:
+        one = "/connectors/{name:path}"
+        plugin = "/connector-plugins/{plugin}"
+        routes = [
+            self._route("/", "GET", self._root),
+            self._route("/connectors", "GET", self._list),
+            self._route("/connectors", "POST", self._create),
+            self._route(f"{one}/config", "GET", lambda r, n: self.herder.config(n)),
+            self._route(f"{one}/config", "PUT", self._put_config),
+            self._route(f"{one}/config", "PATCH", self._patch_config),
+            self._route(f"{one}/status", "GET", lambda r, n: self.herder.status(n)),
+            self._route(f"{one}/tasks/{{task:int}}/status", "GET", self._task_status),
+            self._route(f"{one}/tasks/{{task:int}}/restart", "POST", self._restart_task),
+            self._route(f"{one}/restart", "POST", self._restart),
+            self._route(f"{one}/pause", "PUT", lambda r, n: self._target(n, PAUSED)),
+            self._route(f"{one}/resume", "PUT", lambda r, n: self._target(n, STARTED)),
+            self._route(f"{one}/stop", "PUT", lambda r, n: self._target(n, STOPPED)),
+            self._route(f"{one}/tasks", "GET", lambda r, n: self.herder.tasks(n)),
+            self._route(f"{one}/topics", "GET", lambda r, n: {n: {"topics": self.herder.topics(n)}}),
+            self._route(f"{one}/topics/reset", "PUT", self._reset_topics),
+            self._route(f"{one}/offsets", "GET", lambda r, n: self.herder.offsets(n)),
+            self._route(f"{one}/offsets", "PATCH", lambda r, n: {"message": self.herder.alter(n, r.body)}),
+            self._route(f"{one}/offsets", "DELETE", lambda r, n: {"message": self.herder.reset(n)}),
+            self._route(one, "GET", lambda r, n: self.herder.info(n)),
+            self._route(one, "DELETE", self._delete),
+            self._route("/connector-plugins", "GET", self._plugins),
+            self._route(f"{plugin}/config", "GET", self._plugin_config),
+            self._route(f"{plugin}/config/validate", "PUT", self._validate),
+            self._route("/admin/loggers", "GET", self._loggers),
+            self._route("/admin/loggers/{logger}", "GET", self._logger),
+            self._route("/admin/loggers/{logger}", "PUT", self._set_logger),
+        ]
+        handlers = {HTTPException: _http_error, Exception: _unexpected}
+        return Starlette(routes=_by_path(routes), exception_handlers=handlers)
+
+    def _route(self, path: str, method: str, work: Callable[..., Any]) -> tuple[str, str, Callable[..., Any]]:
+        return path, method, self._handler(work)
+
+    def _handler(self, work: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            body = await _body(request)
+            if isinstance(body, Response):
+                return body
+            call = Call(request, body)
+            return await run_in_threadpool(self._answer, work, call)
+
+        return handle
+
+    def _answer(self, work: Callable[..., Any], call: Call) -> Response:
+        name = call.request.path_params.get("name")
+        try:
+            found = work(call) if name is None else work(call, name)
+        except RestError as failure:
+            return error(failure.code, str(failure))
+        except NotLeader as other:
+            return _forwarded(call, other.url)
+        except (ConnectError, KafkaError) as failure:
+            return error(500, str(failure))
+        except Exception as failure:
+            log.exception("%s %s", call.request.method, call.request.url.path)
+            return error(500, f"{type(failure).__name__}: {failure}")
+        if isinstance(found, Response):
+            return found
+        return Response(status_code=204) if found is None else JSONResponse(found)
+
+    # --- single handlers
+
+    def _root(self, call: Call) -> Any:
+        if self._cluster_id is None:
+            with Admin(admin_settings(client_settings(self.herder.worker.properties))) as admin:
+                self._cluster_id = admin.describe_cluster().cluster_id
+        return {"version": VERSION, "commit": COMMIT, "kafka_cluster_id": self._cluster_id}
+
+    def _list(self, call: Call) -> Any:
+        expand = {item for text in call.request.query_params.getlist("expand") for item in text.split(",")}
+        if not expand:
+            return self.herder.names()
+        unknown = expand - {"status", "info"}
+        found: dict[str, Any] = {}
+        for name in self.herder.names():
+            entry = {}
+            try:
+                if "status" in expand:
+                    entry["status"] = self.herder.status(name)
+                if "info" in expand:
+                    entry["info"] = self.herder.info(name)
+            except RestError:
+                continue
+            found[name] = entry
+        if unknown:
+            log.info("Ignoring unknown expansion type %s", ", ".join(sorted(unknown)))
+        return found
+
+    def _create(self, call: Call) -> Any:
+        body = call.body
+        if not isinstance(body, dict):
+            raise RestError(400, "the body is an object with name and config")
+        config = _settings(body.get("config"), "config")
+        name = str(body.get("name") or "").strip() or (config.get("name") or "").strip()
+        if not name:
+            raise RestError(400, "the body has no name")
+        made = self.herder.create(name, config, body.get("initial_state"))
+        return JSONResponse(made, 201, headers={"Location": f"/connectors/{name}"})
+
+    def _put_config(self, call: Call, name: str) -> Any:
+        made, info = self.herder.put_config(name, _settings(call.body, "the body"))
+        return JSONResponse(info, 201 if made else 200, headers={"Location": f"/connectors/{name}"} if made else None)
+
+    def _patch_config(self, call: Call, name: str) -> Any:
+        return self.herder.patch_config(name, _settings(call.body, "the body"))
+
+    def _target(self, name: str, state: str) -> Response:
+        self.herder.set_target(name, state)
+        return Response(status_code=202 if state != STOPPED else 204)
+
+    def _task_status(self, call: Call, name: str) -> Any:
+        return self.herder.task_status(name, call.request.path_params["task"])
+
+    def _restart_task(self, call: Call, name: str) -> None:
+        self.herder.restart_task(name, call.request.path_params["task"])
+
+    def _restart(self, call: Call, name: str) -> Any:
+        found = self.herder.restart(name, call.flag("includeTasks"), call.flag("onlyFailed"))
+        return None if found is None else JSONResponse(found, 202)
+
+    def _reset_topics(self, call: Call, name: str) -> Response:
+        self.herder.reset_topics(name)
+        return Response(status_code=200)
+
+    def _delete(self, call: Call, name: str) -> None:
+        self.herder.delete(name)
+
+    def _plugins(self, call: Call) -> Any:
+        return self.herder.list_plugins(call.request.query_params.get("connectorsOnly", "true").lower() != "false")
+
+    def _plugin_config(self, call: Call) -> Any:
+        return self.herder.plugin_options(call.request.path_params["plugin"])
+
+    def _validate(self, call: Call) -> Any:
+        return self.herder.validate(call.request.path_params["plugin"], _settings(call.body, "the body"))
+
+    # --- loggers, of Python
+
+    def _loggers(self, call: Call) -> Any:
+        found = {"root": _level(logging.getLogger())}
+        for name in sorted(logging.root.manager.loggerDict):
+            one = logging.getLogger(name)
+            if one.level:
+                found[name] = _level(one)
+        return found
+
+    def _logger(self, call: Call) -> Any:
+        name = call.request.path_params["logger"]
+        if name != "root" and name not in logging.root.manager.loggerDict:
+            raise RestError(404, f"Logger {name} not found.")
+        return _level(logging.getLogger(None if name == "root" else name))
+
+    def _set_logger(self, call: Call) -> Any:
+        name = call.request.path_params["logger"]
+        wanted = str((call.body or {}).get("level", "") if isinstance(call.body, dict) else "").upper()
+        if not wanted:
+            raise RestError(400, "Desired 'level' parameter was not specified in request.")
+        if wanted not in _LEVELS:
+            raise RestError(404, f"invalid log level '{wanted}'.")
+        logging.getLogger(None if name == "root" else name).setLevel(_LEVELS[wanted])
+        known = [one for one in logging.root.manager.loggerDict if one == name or one.startswith(f"{name}.")]
+        return sorted({name, *known})
+
+
+class Call:
+    def __init__(self, request: Request, body: Any) -> None:
+        self.request = request
+        self.body = body
+
+    def flag(self, name: str) -> bool:
+        return str(self.request.query_params.get(name, "false")).lower() == "true"
+
+
+def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
+    """One route for each path, so that a method that it does not have is answered with 405; the longest first, as a
+    connector's name may have slashes."""
+    paths: dict[str, dict[str, Callable[..., Any]]] = {}
+    for path, method, handler in routes:
+        paths.setdefault(path, {})[method] = handler
+
+    def choose(methods: dict[str, Callable[..., Any]]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            found: Response = await methods[method](request)
+            return found
+
+        return endpoint
+
+    longest = sorted(paths, key=lambda path: -path.count("/"))
+    return [Route(path, choose(paths[path]), methods=list(paths[path])) for path in longest]
+
+
+def _level(logger: logging.Logger) -> dict[str, Any]:
+    name = logging.getLevelName(logger.level) if logger.level else None
+    return {"level": "WARN" if name == "WARNING" else name, "last_modified": None}
+
+
+def _settings(body: Any, what: str) -> dict[str, str | None]:
+    if not isinstance(body, dict):
+        raise RestError(400, f"{what} is an object of settings, texts by name")
+    found: dict[str, str | None] = {}
+    for name, value in body.items():
+        if isinstance(value, (dict, list)):
+            raise RestError(400, f"the value of {name} is no text")
+        found[name] = value if value is None or isinstance(value, str) else json.dumps(value)
+    return found
+
+
+async def _body(request: Request) -> Any:
+    if request.method not in ("POST", "PUT", "PATCH"):
+        return None
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > _MOST:
+            return error(413, f"a body of more than {_MOST} bytes is not taken")
+    if not data.strip():
+        return None
+    try:
+        return json.loads(data)
+    except ValueError as wrong:
+        return error(400, f"the body is no JSON: {wrong}")
+
+
+def _forwarded(call: Call, url: str | None) -> Response:
+    request = call.request
+    if url is None or request.query_params.get("forward") == "false":
+        return error(409, _CONFLICT)
+    query = f"{request.url.query}&forward=false" if request.url.query else "forward=false"
+    target = f"{url.rstrip('/')}{request.url.path}?{query}"
+    data = None if call.body is None else json.dumps(call.body).encode()
+    headers = {"Content-Type": "application/json"}
+    sent = urllib.request.Request(target, data, headers, method=request.method)
+    try:
+        with urllib.request.urlopen(sent, timeout=_FORWARD_TIMEOUT) as answer:
+            return _passed_on(answer.status, answer.read(), answer.headers)
+    except urllib.error.HTTPError as failure:
+        return _passed_on(failure.code, failure.read(), failure.headers)
+    except OSError as failure:
+        return error(500, f"IO Error trying to forward REST request: {failure}")
+
+
+def _passed_on(code: int, body: bytes, headers: Any) -> Response:
+    location = headers.get("Location")
+    more = {"Location": location} if location else None
+    return Response(body, code, headers=more, media_type=headers.get("Content-Type") if body else None)
+
+
+async def _http_error(request: Request, failure: Exception) -> Response:
+    code = failure.status_code if isinstance(failure, HTTPException) else 500
+    return error(code, f"HTTP {code} {_PHRASES.get(code, 'Error')}")
+
+
+async def _unexpected(request: Request, failure: Exception) -> Response:
+    return error(500, str(failure) or type(failure).__name__)

@@ -1,0 +1,255 @@
+"""Connect's schemas as JSON, as JsonConverter writes them beside the data, and Spark's types.
+
+The logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a timestamp, `…Date` (int32, days) a date,
+`…Decimal` (bytes; its scale is a parameter) a decimal, `…Time` (int32, ms of the day) an int.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.records import SchemaName
+
+LOGICAL = "org.apache.kafka.connect.data."
+# Spark has no wider decimals. Connect's schema tells the scale alone.
+_PRECISION = 38
+
+_TO_SPARK: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "int8": ByteType(),
+    "int16": ShortType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "bytes": BinaryType(),
+}
+_FROM_SPARK = {kind.typeName(): name for name, kind in _TO_SPARK.items()}
+_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
+
+
+def to_spark(schema: Any) -> DataType:
+    """ConnectError where the JSON is no schema."""
+    if not isinstance(schema, dict) or "type" not in schema:
+        raise ConnectError("Schema must contain 'type' field")
+    kind, name = schema["type"], str(schema.get("name") or "")
+    if name == f"{LOGICAL}Timestamp":
+        return TimestampType()
+    if name == f"{LOGICAL}Date":
+        return DateType()
+    if name == f"{LOGICAL}Decimal":
+        try:
+            parameters = schema["parameters"]
+            # What Confluent's connectors add.
+            precision = int(parameters.get("connect.decimal.precision", _PRECISION))
+            return DecimalType(precision, int(parameters["scale"]))
+        except (KeyError, TypeError, ValueError):
+            raise ConnectError("Invalid Decimal schema: scale parameter not found.") from None
+    if kind in _TO_SPARK:
+        return _TO_SPARK[kind]
+    if kind == "array":
+        if "items" not in schema:
+            raise ConnectError("Array schema did not specify the element type")
+        return ArrayType(to_spark(schema["items"]))
+    if kind == "map":
+        if "keys" not in schema or "values" not in schema:
+            raise ConnectError("Map schema did not specify the key and value types")
+        return MapType(to_spark(schema["keys"]), to_spark(schema["values"]))
+    if kind == "struct":
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise ConnectError("Struct schema's \"fields\" argument is not an array.")
+        return StructType([_field(one) for one in fields])
+    raise ConnectError(f"Unknown schema type: {kind}")
+
+
+def _field(one: Any) -> StructField:
+    if not isinstance(one, dict) or not isinstance(one.get("field"), str):
+        raise ConnectError("Struct schema's field name not specified properly")
+    return StructField(one["field"], to_spark(one), bool(one.get("optional", False)))
+
+
+def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
+    """The parts in Kafka's order: what is in it, then optional, name, version, parameters."""
+    name, version = (named.name, named.version) if named else (None, None)
+    parameters = None
+    match kind:
+        case StructType():
+            fields = [{**from_spark(one.dataType, one.nullable), "field": one.name} for one in kind.fields]
+            found: dict[str, Any] = {"type": "struct", "fields": fields}
+        case ArrayType():
+            found = {"type": "array", "items": from_spark(kind.elementType, kind.containsNull)}
+        case MapType():
+            found = {
+                "type": "map",
+                "keys": from_spark(kind.keyType, False),
+                "values": from_spark(kind.valueType, kind.valueContainsNull),
+            }
+        case TimestampType() | TimestampNTZType():
+            found, name, version = {"type": "int64"}, f"{LOGICAL}Timestamp", 1
+        case DateType():
+            found, name, version = {"type": "int32"}, f"{LOGICAL}Date", 1
+        case DecimalType():
+            found, name, version = {"type": "bytes"}, f"{LOGICAL}Decimal", 1
+            parameters = {"scale": str(kind.scale)}
+        case VariantType() | NullType():
+            found = {"type": "string"}
+        case _:
+            if kind.typeName() not in _FROM_SPARK:
+                raise ConnectError(f"a column of the type {kind.simpleString()} has no place in a record: cast it")
+            found = {"type": _FROM_SPARK[kind.typeName()]}
+    found["optional"] = optional
+    if name is not None:
+        found["name"] = name
+    if version is not None:
+        found["version"] = version
+    if parameters is not None:
+        found["parameters"] = parameters
+    return found
+
+
+def text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+
+
+def merged(one: DataType, two: DataType) -> DataType:
+    """A type that holds both; ConnectError where there is none."""
+    if one == two or isinstance(two, NullType):
+        return one
+    if isinstance(one, NullType):
+        return two
+    if isinstance(one, StructType) and isinstance(two, StructType):
+        fields = {field.name: field for field in one.fields}
+        for field in two.fields:
+            mine = fields.get(field.name)
+            if mine is None:
+                fields[field.name] = StructField(field.name, field.dataType, True)
+            else:
+                kind = merged(mine.dataType, field.dataType)
+                fields[field.name] = StructField(field.name, kind, mine.nullable or field.nullable)
+        there = {field.name for field in two.fields}
+        return StructType([f if f.name in there else StructField(f.name, f.dataType, True) for f in fields.values()])
+    if isinstance(one, ArrayType) and isinstance(two, ArrayType):
+        return ArrayType(merged(one.elementType, two.elementType))
+    if isinstance(one, MapType) and isinstance(two, MapType) and one.keyType == two.keyType:
+        return MapType(one.keyType, merged(one.valueType, two.valueType))
+    if isinstance(one, _NUMBERS) and isinstance(two, _NUMBERS):
+        wider = max(_NUMBERS.index(type(one)), _NUMBERS.index(type(two)))
+        return _NUMBERS[wider]()
+    if isinstance(one, DecimalType) and isinstance(two, DecimalType):
+        return DecimalType(_PRECISION, max(one.scale, two.scale))
+    raise ConnectError(
+        f"records of one batch have schemas that do not fit together: {one.simpleString()} and {two.simpleString()}"
+    )
+
+
+def struct_fields(kind: DataType) -> list[StructField]:
+    return kind.fields if isinstance(kind, StructType) else []
+
+
+def schema_of_variants(description: str) -> DataType:
+    """The type that JSON texts have in common, from what Spark's `schema_of_variant_agg` says of them: whole numbers
+    are long, others double, as in Connect; what differs from record to record is text."""
+    return _Reader(description).read()
+
+
+class _Reader:
+    """`OBJECT<a: BIGINT, b: ARRAY<STRING>>`; names in backticks where they have to be."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self) -> DataType:
+        word = self._word()
+        if word == "OBJECT":
+            return self._object()
+        if word == "ARRAY":
+            self._expect("<")
+            found = ArrayType(self.read())
+            self._expect(">")
+            return found
+        if word == "DECIMAL":
+            self._skip_arguments()
+            return DoubleType()
+        known = {"BIGINT": LongType(), "DOUBLE": DoubleType(), "FLOAT": DoubleType(), "BOOLEAN": BooleanType()}
+        return known.get(word, StringType())
+
+    def _object(self) -> StructType:
+        self._expect("<")
+        fields: list[StructField] = []
+        while not self._take(">"):
+            if fields:
+                self._expect(",")
+            name = self._name()
+            self._expect(":")
+            fields.append(StructField(name, self.read()))
+        return StructType(fields)
+
+    def _blanks(self) -> None:
+        while self._at < len(self._text) and self._text[self._at] == " ":
+            self._at += 1
+
+    def _take(self, mark: str) -> bool:
+        self._blanks()
+        if self._text.startswith(mark, self._at):
+            self._at += len(mark)
+            return True
+        return False
+
+    def _expect(self, mark: str) -> None:
+        if not self._take(mark):
+            raise ConnectError(f"Spark's description of JSON cannot be read at {self._at}: {self._text[:200]}")
+
+    def _word(self) -> str:
+        self._blanks()
+        start = self._at
+        while self._at < len(self._text) and (self._text[self._at].isalnum() or self._text[self._at] == "_"):
+            self._at += 1
+        return self._text[start : self._at].upper()
+
+    def _name(self) -> str:
+        self._blanks()
+        if not self._take("`"):
+            start = self._at
+            while self._text[self._at] != ":":
+                self._at += 1
+            return self._text[start : self._at].strip()
+        out = []
+        while True:
+            end = self._text.index("`", self._at)
+            out.append(self._text[self._at : end])
+            self._at = end + 1
+            if not self._text.startswith("`", self._at):
+                return "`".join(out)
+            self._at += 1
+
+    def _skip_arguments(self) -> None:
+        if self._take("("):
+            self._at = self._text.index(")", self._at) + 1

@@ -1,0 +1,202 @@
+"""How sinks are run: a stream of the topics, decoded and transformed, a micro-batch at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from kavka.client.admin import Admin
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import NewTopic
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
+from kavka.pipeline.connect.api import Context, Sink
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
+from kavka.pipeline.connect.records import ERROR, RAW, VALUE
+from kavka.pipeline.connect.retries import Retries
+from kavka.pipeline.connect.sources import tell
+from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
+from kavka.pipeline.spark.cluster import admin_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_LOOK = 1.0
+_EARLIEST = -2
+_LOGGED = 20
+
+
+def group_of(name: str) -> str:
+    """The consumer group whose offsets show how far a sink is."""
+    return f"connect-{name}"
+
+
+def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
+    keep_raw = bool(context["errors.deadletterqueue.topic.name"]) or bool(context["errors.log.include.messages"])
+    flow = Flow.of(task.name, task.given, context.config, task.worker.properties, keep_raw)
+    if not _wait_for_topics(task, context):
+        return
+    frame = context.spark.readStream.format("kavka").options(**_reading(context)).load()
+    _Run(task, context, sink, retries, flow).run(frame)
+
+
+def _wait_for_topics(task: Task, context: Context) -> bool:
+    """Whether they are there; a sink may be configured before its topics are made."""
+    wanted = list(context["topics"])
+    with Admin(admin_settings(context.client)) as admin:
+        while wanted:
+            try:
+                admin.describe_topics(wanted)
+                break
+            except AdminError as error:
+                if any(why.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for why in error.errors.values()):
+                    raise
+            if task.pause(_LOOK):
+                return False
+    return True
+
+
+def _reading(context: Context) -> dict[str, str]:
+    overrides = context.with_prefix("consumer.override.")
+    overrides.pop("group.id", None)
+    reset = overrides.pop("auto.offset.reset", "earliest")
+    options = {f"kafka.{name}": value for name, value in {**context.client, **overrides}.items()}
+    if context.exactly_once:
+        options.setdefault("kafka.isolation.level", "read_committed")
+    if context["topics"]:
+        options["subscribe"] = ",".join(context["topics"])
+    else:
+        options["subscribePattern"] = context["topics.regex"]
+    options |= {
+        "includeHeaders": "true",
+        "startingOffsets": _starting(context, reset),
+        "groupIdCommit": group_of(context.name),
+        "failOnDataLoss": str(context["fail.on.data.loss"]).lower(),
+    }
+    if context["max.records.per.batch"] is not None:
+        options["maxOffsetsPerTrigger"] = str(context["max.records.per.batch"])
+    return options
+
+
+def _starting(context: Context, reset: str) -> str:
+    """Where a sink without a checkpoint begins: where its group stands (a user may have set that, or the checkpoint is
+    on a disk that is gone), else at the edge."""
+    with Admin(admin_settings(context.client)) as admin:
+        try:
+            committed = admin.list_consumer_group_offsets(group_of(context.name))
+        except KafkaError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            committed = {}
+        stands = {tp: one.offset for tp, one in committed.items() if one is not None and one.offset >= 0}
+        if not stands:
+            return reset
+        topics = context["topics"] or [t for t in admin.list_topics() if re.fullmatch(context["topics.regex"], t)]
+        edge = _EARLIEST if reset == "earliest" else -1
+        found: dict[str, dict[str, int]] = {}
+        for described in admin.describe_topics(topics).values():
+            for one in described.partitions:
+                at = stands.get(TopicPartition(described.name, one.partition), edge)
+                found.setdefault(described.name, {})[str(one.partition)] = at
+        return json.dumps(found)
+
+
+class _Run:
+    def __init__(self, task: Task, context: Context, sink: Sink, retries: Retries, flow: Flow) -> None:
+        self.task, self.context, self.sink, self.retries, self.flow = task, context, sink, retries, flow
+        self.dead = context["errors.deadletterqueue.topic.name"]
+        self.run_id = task.new_run()
+
+    def run(self, frame: DataFrame) -> None:
+        if self.dead:
+            self._create_dead()
+        self.task.on_topics(set(self.context["topics"]))
+        native = self._native(frame)
+
+        def start() -> Any:
+            writer = frame.writeStream.foreachBatch(self._batch) if native is None else native
+            writer = writer.option("checkpointLocation", f"{self.context.checkpoint}/query")
+            return writer.queryName(f"connect-{self.task.name}").trigger(**trigger_of(self.context)).start()
+
+        self.task.follow(start, self._heard)
+
+    def _native(self, frame: DataFrame) -> Any:
+        """Spark's own writer, where the types are known and nothing is to be done with records that fail."""
+        if type(self.sink).writer is Sink.writer or not self.flow.static or self.dead:
+            return None
+        records = self.flow.decoded(frame, None)
+        rows = observed(records.frame, FAILURES) if self.flow.tolerant else records.frame
+        return self.sink.writer(self.context, self._good(rows))
+
+    def _heard(self, progress: Any) -> None:
+        metrics = progress.observedMetrics or {}
+        if FAILURES in metrics:
+            tell(self.task, self.context, metrics[FAILURES].asDict())
+
+    def _good(self, rows: DataFrame) -> DataFrame:
+        return self.flow.without_failures(rows).drop(RAW, "timestampType")
+
+    def _batch(self, raw: DataFrame, number: int) -> None:
+        """Called by Spark. An error here ends the query."""
+        looked_at = not self.flow.static or self.flow.tolerant
+        if looked_at:
+            raw.persist()
+        try:
+            records = self.flow.decoded(raw, raw)
+            if self.flow.tolerant:
+                self._failures(records.frame, number)
+            good = self._good(records.frame)
+            self.retries.call(f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number))
+        except BaseException as error:
+            if self.task.failure is None:
+                self.task.failure = error
+            raise
+        finally:
+            if looked_at:
+                raw.unpersist()
+
+    def _failures(self, rows: DataFrame, number: int) -> None:
+        if self.dead:
+            letters = self.flow.dead_letters(rows, self.context["errors.deadletterqueue.context.headers.enable"])
+            options = {**writer_options(self.context, self.context.exactly_once), "topic": self.dead}
+            options["timestampColumn"] = TIME
+            if self.context.exactly_once:
+                from kavka.pipeline.connect.api import query_id
+
+                options |= {"queryId": query_id(self.context), "runId": self.run_id, "batchId": str(number)}
+            written(self.context, letters, options)
+        if self.context["errors.log.enable"]:
+            from pyspark.sql import functions as F
+
+            failed = rows.filter(F.col(ERROR).isNotNull())
+            for row in failed.select("topic", "partition", "offset", ERROR, *self._shown()).limit(_LOGGED).collect():
+                error = row[ERROR]
+                record = f" value={row['shown']}" if "shown" in row else ""
+                log.error(
+                    "Connector %s: the record at offset %d of %s-%d failed in %s (%s): %s%s", self.task.name,
+                    row["offset"], row["topic"], row["partition"], error["stage"], error["operator"], error["message"],
+                    record,
+                )  # fmt: skip
+
+    def _shown(self) -> list[Any]:
+        if not self.context["errors.log.include.messages"]:
+            return []
+        from pyspark.sql import functions as F
+
+        return [F.substring(F.col(RAW)[VALUE].cast("string"), 1, 1000).alias("shown")]
+
+    def _create_dead(self) -> None:
+        factor = self.context["errors.deadletterqueue.topic.replication.factor"]
+        with Admin(admin_settings(self.context.client)) as admin:
+            try:
+                admin.create_topics([NewTopic(self.dead, 1, None if factor < 0 else factor)])
+            except AdminError as error:
+                if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
+                    raise ConnectError(
+                        f"Could not initialize dead letter queue with topic={self.dead}: {error}"
+                    ) from None

@@ -1,0 +1,306 @@
+"""Where a worker keeps configurations, states and offsets: in memory and a file, or in compacted topics.
+
+The records in the topics are Kafka Connect's, keys and JSON alike, so that its tools read them:
+
+| topic | key | value |
+|---|---|---|
+| configs | `connector-NAME` | `{"properties": {…}}`; null: deleted |
+| | `target-state-NAME` | `{"state": "STARTED"}`, PAUSED, or with `"state.v2": "STOPPED"` |
+| | `task-NAME-0`, `commit-NAME` | `{"properties": {…}}`, `{"tasks": 1}` |
+| status | `status-connector-NAME`, `status-task-NAME-0` | `{"state", "trace", "worker_id", "generation"}` |
+| | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", "discoverTimestamp"}}` |
+| offsets | `["NAME",{"table":"users"}]` | `{"incrementing": 7}` |
+
+Ours in the last: `["NAME",{"kavka.batch":"plan"}]`, the batch that a source with exactly once has begun or finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kavka.pipeline.connect.api import Offsets
+from kavka.pipeline.connect.errors import ConnectError
+
+STARTED, PAUSED, STOPPED = "STARTED", "PAUSED", "STOPPED"
+_PLAN = {"kavka.batch": "plan"}
+
+
+class Table(Protocol):
+    """Texts by key, kept somewhere. `put` returns when it is safe; None deletes."""
+
+    def get(self, key: str) -> str | None: ...
+
+    def put(self, values: Mapping[str, str | None]) -> None: ...
+
+    def items(self) -> list[tuple[str, str]]: ...
+
+
+class MemoryTable:
+    def __init__(self, changed: Callable[[str, str | None], None] = lambda key, value: None) -> None:
+        self._values: dict[str, str] = {}
+        self._changed = changed
+
+    def get(self, key: str) -> str | None:
+        return self._values.get(key)
+
+    def put(self, values: Mapping[str, str | None]) -> None:
+        for key, value in values.items():
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            self._changed(key, value)
+
+    def items(self) -> list[tuple[str, str]]:
+        return list(self._values.items())
+
+
+class FileTable:
+    """A JSON object in a file, written as a whole to another file first: a crash leaves the old or the new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            self._values: dict[str, str] = json.loads(path.read_text())
+        except FileNotFoundError:
+            self._values = {}
+        except ValueError as error:
+            raise ConnectError(f"{path} is no file of offsets: {error}") from None
+
+    def get(self, key: str) -> str | None:
+        return self._values.get(key)
+
+    def put(self, values: Mapping[str, str | None]) -> None:
+        with self._lock:
+            for key, value in values.items():
+                if value is None:
+                    self._values.pop(key, None)
+                else:
+                    self._values[key] = value
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_name(f"{self._path.name}.tmp")
+            with temporary.open("w") as file:
+                json.dump(self._values, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+
+    def items(self) -> list[tuple[str, str]]:
+        return list(self._values.items())
+
+
+# --- configurations
+
+
+class ConfigStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def names(self) -> list[str]:
+        prefix = "connector-"
+        return sorted(key[len(prefix) :] for key, _ in self._table.items() if key.startswith(prefix))
+
+    def config(self, name: str) -> dict[str, str] | None:
+        text = self._table.get(f"connector-{name}")
+        return None if text is None else json.loads(text).get("properties", {})
+
+    def target(self, name: str) -> str:
+        text = self._table.get(f"target-state-{name}")
+        if text is None:
+            return STARTED
+        found = json.loads(text)
+        return str(found.get("state.v2") or found.get("state") or STARTED)
+
+    def put(self, name: str, config: Mapping[str, str], target: str | None = None) -> None:
+        values: dict[str, str | None] = {}
+        if target is not None:
+            values[f"target-state-{name}"] = _target(target)
+        values[f"connector-{name}"] = _text({"properties": dict(config)})
+        values[f"task-{name}-0"] = _text({"properties": dict(config)})
+        values[f"commit-{name}"] = _text({"tasks": 1})
+        self._table.put(values)
+
+    def put_target(self, name: str, state: str) -> None:
+        self._table.put({f"target-state-{name}": _target(state)})
+
+    def delete(self, name: str) -> None:
+        self._table.put({f"connector-{name}": None, f"target-state-{name}": None})
+
+
+def _target(state: str) -> str:
+    if state == STOPPED:
+        # Workers of before 3.5 know no STOPPED.
+        return _text({"state": PAUSED, "state.v2": STOPPED})
+    return _text({"state": state, "state.v2": state})
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+# --- states
+
+
+@dataclass(frozen=True)
+class Status:
+    state: str
+    worker_id: str
+    trace: str | None = None
+    generation: int = 0
+
+
+class StatusStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def connector(self, name: str) -> Status | None:
+        return self._get(f"status-connector-{name}")
+
+    def task(self, name: str) -> Status | None:
+        return self._get(f"status-task-{name}-0")
+
+    def _get(self, key: str) -> Status | None:
+        text = self._table.get(key)
+        if text is None:
+            return None
+        found = json.loads(text)
+        return Status(found["state"], found.get("worker_id") or "", found.get("trace"), found.get("generation") or 0)
+
+    def put(self, name: str, connector: Status | None = None, task: Status | None = None) -> None:
+        values: dict[str, str | None] = {}
+        if connector is not None:
+            values[f"status-connector-{name}"] = _status(connector)
+        if task is not None:
+            values[f"status-task-{name}-0"] = _status(task)
+        self._table.put(values)
+
+    def forget_task(self, name: str) -> None:
+        if self._table.get(f"status-task-{name}-0") is not None:
+            self._table.put({f"status-task-{name}-0": None})
+
+    def delete(self, name: str) -> None:
+        topics: dict[str, str | None] = {self._topic_key(name, topic): None for topic in self.topics(name)}
+        self._table.put({**topics, f"status-connector-{name}": None, f"status-task-{name}-0": None})
+
+    def names(self) -> list[str]:
+        prefix = "status-connector-"
+        return [key[len(prefix) :] for key, _ in self._table.items() if key.startswith(prefix)]
+
+    # --- topics that a connector uses
+
+    def _topic_key(self, name: str, topic: str) -> str:
+        return f"status-topic-{topic}:connector-{name}"
+
+    def topics(self, name: str) -> list[str]:
+        found = []
+        for key, text in self._table.items():
+            if key.startswith("status-topic-"):
+                one = json.loads(text)["topic"]
+                if one["connector"] == name:
+                    found.append(str(one["name"]))
+        return sorted(found)
+
+    def add_topics(self, name: str, topics: set[str]) -> None:
+        values = {}
+        for topic in sorted(topics - set(self.topics(name))):
+            told = {"name": topic, "connector": name, "task": 0, "discoverTimestamp": int(time.time() * 1000)}
+            values[self._topic_key(name, topic)] = _text({"topic": told})
+        if values:
+            self._table.put(values)
+
+    def reset_topics(self, name: str) -> None:
+        self._table.put({self._topic_key(name, topic): None for topic in self.topics(name)})
+
+
+def _status(status: Status) -> str:
+    return _text(
+        {
+            "state": status.state,
+            "trace": status.trace,
+            "worker_id": status.worker_id,
+            "generation": status.generation,
+        }
+    )
+
+
+# --- offsets
+
+
+@dataclass(frozen=True)
+class Plan:
+    id: str
+    number: int
+    start: Offsets
+    end: Offsets
+    done: bool
+
+
+class OffsetStore:
+    """Of incremental sources. Only the worker that runs a connector writes its offsets."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._ids: dict[str, str] = {}
+
+    def entries(self, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """(partition, offset) pairs, as `GET …/offsets` has them."""
+        found = []
+        for key, text in self._table.items():
+            owner, partition = json.loads(key)
+            if owner == name and partition != _PLAN:
+                found.append((partition, json.loads(text)))
+        return found
+
+    def offsets(self, name: str, field: str) -> Offsets:
+        return {str(partition[field]): offset for partition, offset in self.entries(name) if field in partition}
+
+    def put(self, name: str, field: str, start: Offsets, end: Offsets) -> None:
+        values: dict[str, str | None] = {}
+        for part in {**start, **end}:
+            if end.get(part) != start.get(part):
+                offset = end.get(part)
+                values[_key(name, {field: part})] = None if offset is None else _text(offset)
+        if values:
+            self._table.put(values)
+
+    def alter(self, name: str, entries: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+        values = {_key(name, part): None if offset is None else _text(offset) for part, offset in entries}
+        self._table.put({**values, _key(name, _PLAN): None})
+        self._ids.pop(name, None)
+
+    def reset(self, name: str) -> None:
+        self.alter(name, [(partition, None) for partition, _ in self.entries(name)])
+
+    # --- plans, for exactly once
+
+    def plan(self, name: str) -> Plan | None:
+        text = self._table.get(_key(name, _PLAN))
+        if text is None:
+            return None
+        found = json.loads(text)
+        return Plan(found["id"], found["number"], found["start"], found["end"], found["done"])
+
+    def identity(self, name: str) -> str:
+        """Another one after offsets were reset: numbers of batches begin anew then."""
+        found = self._ids.get(name)
+        if found is None:
+            plan = self.plan(name)
+            found = self._ids[name] = plan.id if plan is not None else uuid.uuid4().hex
+        return found
+
+    def put_plan(self, name: str, number: int, start: Offsets, end: Offsets, *, done: bool) -> None:
+        plan = {"id": self.identity(name), "number": number, "start": start, "end": end, "done": done}
+        self._table.put({_key(name, _PLAN): _text(plan)})
+
+
+def _key(name: str, partition: Mapping[str, Any]) -> str:
+    return _text([name, dict(partition)])

@@ -1,0 +1,1 @@
+"""The standard transformations and predicates of Kafka Connect, compiled to columns."""

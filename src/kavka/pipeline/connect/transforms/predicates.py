@@ -1,0 +1,56 @@
+"""Predicates: which records a transformation is for. One's own is a subclass of `Predicate`, by `module.Class`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from kavka.common.config import Importance, NotEmpty
+from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.records import VALUE, Records
+
+HIGH = Importance.HIGH
+
+
+class Predicate:
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        return {}
+
+    def holds(self, records: Records) -> Column:
+        """Never null."""
+        raise NotImplementedError
+
+
+class TopicNameMatches(Predicate):
+    """The topic's whole name matches a regular expression of Java."""
+
+    options = (Option("pattern", doc="The regular expression.", importance=HIGH, validator=NotEmpty()),)
+
+    def holds(self, records: Records) -> Column:
+        return F.coalesce(F.col("topic").rlike(f"^(?:{self.config['pattern']})$"), F.lit(False))
+
+
+class HasHeaderKey(Predicate):
+    """There is a header with that name."""
+
+    options = (Option("name", doc="The name.", importance=HIGH, validator=NotEmpty()),)
+
+    def holds(self, records: Records) -> Column:
+        name = self.config["name"]
+        return F.coalesce(F.exists("headers", lambda one: one["key"] == name), F.lit(False))
+
+
+class RecordIsTombstone(Predicate):
+    """The value is null."""
+
+    def holds(self, records: Records) -> Column:
+        return F.col(VALUE).isNull()

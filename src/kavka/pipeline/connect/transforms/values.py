@@ -1,0 +1,212 @@
+"""Transformations of what values are: Cast, TimestampConverter, SetSchemaMetadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    LongType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kavka.common.config import ConfigType, Importance, NotEmpty, OneOf
+from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.records import Records, SchemaName
+from kavka.pipeline.connect.transforms.base import Transform, at_path, field_of, path_of, replaced
+from kavka.pipeline.connect.transforms.fields import NULLS, SYNTAX
+
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+_TYPES = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+    "boolean": "boolean",
+    "string": "string",
+}
+_WHOLE = ("int8", "int16", "int32", "int64")
+_TIMES = (TimestampType, TimestampNTZType)
+
+
+class Cast(Transform):
+    """Changes the types of fields, or of the whole key or value."""
+
+    sided = True
+    purpose = "cast types"
+    options = (
+        Option("spec", ConfigType.LIST, doc="`field:type` pairs, or one type for the whole: int8, int16, int32, int64, "
+               "float32, float64, boolean, string.", importance=HIGH, validator=NotEmpty()),
+        NULLS,
+    )  # fmt: skip
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        spec = config["spec"]
+        for one in spec:
+            field, colon, kind = one.rpartition(":")
+            if kind not in _TYPES or one.count(":") > 1 or (colon and not field):
+                return {"spec": f"Invalid value {','.join(spec)} for configuration spec: Invalid cast: {one}"}
+        if len(spec) > 1 and any(":" not in one for one in spec):
+            wrong = "Cast transformations that specify a type to cast the entire value to may ony specify a single cast"
+            return {"spec": f"Invalid value {','.join(spec)} for configuration spec: {wrong} in their spec"}
+        return {}
+
+    def apply(self, records: Records) -> Records:
+        spec = self.config["spec"]
+        if len(spec) == 1 and ":" not in spec[0]:
+            column, wrong = _cast(self.column, records.type_of(self.side), spec[0])
+            records = self._check(records, self.column, wrong, spec[0])
+            return records.with_columns({self.side: column})
+        kind = self.struct_of(records)
+        if kind is None:
+            return self.not_a_struct(records)
+        types = dict(one.split(":") for one in spec)
+        fields = []
+        for one in kind.fields:
+            column = field_of(self.column, one)
+            if one.name in types:
+                made, wrong = _cast(column, one.dataType, types[one.name])
+                records = self._check(records, column, wrong, types[one.name])
+                column = made
+            fields.append((one.name, column))
+        return self.with_fields(records, fields)
+
+    def _check(self, records: Records, column: Column, wrong: Column | None, kind: str) -> Records:
+        if wrong is None:
+            return records
+        told = F.lit(f") was out of range for {kind}, or is none")
+        return self.fail(records, wrong, F.concat(F.lit("Value ("), column.cast("string"), told))
+
+
+def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column | None]:
+    """(the column, where it cannot be done)."""
+    if isinstance(kind, _TIMES):
+        column = F.unix_millis(column.cast("timestamp")) if target != "string" else F.date_format(
+            column, "yyyy-MM-dd'T'HH:mm:ss.SSSX"
+        )
+        return (column if target == "string" else column.cast(_TYPES[target])), None
+    if isinstance(kind, DateType) and target != "string":
+        return F.unix_date(column).cast(_TYPES[target]), None
+    if target == "string":
+        return (F.base64(column) if isinstance(kind, BinaryType) else column.cast("string")), None
+    if target == "boolean" and isinstance(kind, StringType):
+        return F.when(column.isNotNull(), F.lower(column) == "true"), None
+    if target in _WHOLE and isinstance(kind, NumericType):
+        # What is after the point is left out, as Java does.
+        column = F.when(column >= 0, F.floor(column)).otherwise(F.ceil(column))
+    if isinstance(kind, BooleanType):
+        return column.cast("int").cast(_TYPES[target]), None
+    made = column.try_cast(_TYPES[target])
+    if target in _WHOLE and isinstance(kind, StringType):
+        # Spark would take 1.5 for 1.
+        made = F.when(column.rlike(r"^\s*[+-]?\d+\s*$"), made)
+    return made, column.isNotNull() & made.isNull()
+
+
+class SetSchemaMetadata(Transform):
+    """Gives the schema a name and a version, which JsonConverter writes."""
+
+    sided = True
+    options = (
+        Option("schema.name", default=None, doc="The name.", importance=HIGH),
+        Option("schema.version", ConfigType.INT, None, "The version.", HIGH),
+        NULLS,
+    )
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        if config["schema.name"] is None and config["schema.version"] is None:
+            return {"schema.name": "Neither schema name nor version configured"}
+        return {}
+
+    def apply(self, records: Records) -> Records:
+        before = records.names[self.side]
+        name = SchemaName(
+            self.config["schema.name"] or before.name,
+            before.version if self.config["schema.version"] is None else self.config["schema.version"],
+        )
+        return records.with_columns({}, names={**records.names, self.side: name})
+
+
+_PER_MILLI = {"seconds": (1000, 1), "milliseconds": (1, 1), "microseconds": (1, 1000), "nanoseconds": (1, 1_000_000)}
+
+
+class TimestampConverter(Transform):
+    """Makes one form of a time of another: text, a number, a date, a timestamp."""
+
+    sided = True
+    purpose = "converting timestamp formats"
+    options = (
+        Option("target.type", doc="string, unix, Date, Time or Timestamp.", importance=HIGH,
+               validator=OneOf(("string", "unix", "Date", "Time", "Timestamp")),
+               recommended=("string", "unix", "Date", "Time", "Timestamp")),
+        Option("field", default="", doc="The field with the time; empty: the whole key or value.", importance=HIGH),
+        SYNTAX,
+        Option("format", default="", doc="How texts are written, as Java's SimpleDateFormat has it."),
+        Option("unix.precision", default="milliseconds", importance=LOW, doc="What numbers count.",
+               validator=OneOf(tuple(_PER_MILLI)), recommended=tuple(_PER_MILLI)),
+        NULLS,
+    )  # fmt: skip
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        if config["target.type"] == "string" and not config["format"].strip():
+            wrong = "TimestampConverter requires format option to be specified when using string timestamps"
+            return {"format": wrong}
+        return {}
+
+    def apply(self, records: Records) -> Records:
+        kind = records.type_of(self.side)
+        path = path_of(self.config, "field") if self.config["field"] else []
+        if path and self.struct_of(records) is None:
+            return self.not_a_struct(records)
+        found = at_path(self.column, kind, path)
+        if found is None:
+            return records
+        column, inner = found
+        time = self._read(column, inner)
+        if time is None:
+            wrong = f"Schema {inner.simpleString()} does not correspond to a known timestamp type format"
+            return self.fail(records, column.isNotNull(), wrong)
+        message = F.concat(F.lit("Could not parse timestamp: value ("), column.cast("string"),
+                           F.lit(f") does not match pattern ({self.config['format']})"))  # fmt: skip
+        records = self.fail(records, column.isNotNull() & time.isNull(), message)
+        made = replaced(self.column, kind, path, lambda: self._write(time))
+        return records.with_columns({self.side: made})
+
+    def _read(self, column: Column, kind: DataType) -> Column | None:
+        match kind:
+            case StringType():
+                return F.try_to_timestamp(column, F.lit(self.config["format"])) if self.config["format"] else None
+            case TimestampType() | TimestampNTZType() | DateType():
+                return column.cast("timestamp")
+            case LongType() | NumericType():
+                times, parts = _PER_MILLI[self.config["unix.precision"]]
+                return F.timestamp_millis(F.floor(column.cast("bigint") * times / parts).cast("bigint"))
+        return None
+
+    def _write(self, time: Column) -> Column:
+        match self.config["target.type"]:
+            case "string":
+                return F.date_format(time, self.config["format"])
+            case "Timestamp":
+                return time
+            case "Date":
+                return time.cast("date")
+            case "Time":
+                return (F.unix_millis(time) % 86_400_000).cast("int")
+        times, parts = _PER_MILLI[self.config["unix.precision"]]
+        return F.floor(F.unix_millis(time) * parts / times).cast("bigint")

@@ -1,0 +1,232 @@
+"""A worker: its settings, its Spark, its stores and its REST interface, put together and run until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.options import parsed
+from kavka.pipeline.connect.settings import DISTRIBUTED, STANDALONE, client_settings
+from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
+from kavka.pipeline.connect.tasks import FAILED, Worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+_WATCH = 0.5
+
+
+class Sessions:
+    """Spark, started when it is first asked for. Every task gets a session of its own, which counts times in UTC."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = properties
+        self._lock = threading.Lock()
+        self._base: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        from kavka.pipeline.spark import register
+
+        with self._lock:
+            if self._base is None:
+                self._base = self._start()
+            made = self._base.newSession()
+        made.conf.set("spark.sql.session.timeZone", "UTC")
+        return register(made)
+
+    def _start(self) -> SparkSession:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError as error:
+            raise ConnectError("Connect runs on Spark: pip install 'kavka[pipeline,connect]'") from error
+        given = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
+        builder = SparkSession.builder.appName("kavka-connect")
+        builder = builder.master(given.pop("spark.master", "") or os.environ.get("SPARK_MASTER") or "local[*]")
+        defaults = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.scheduler.mode": "FAIR",
+        }
+        for name, value in {**defaults, **given}.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel(os.environ.get("KAVKA_SPARK_LOG_LEVEL", "ERROR"))
+        return session
+
+    def close(self) -> None:
+        with self._lock:
+            if self._base is not None:
+                self._base.stop()
+                self._base = None
+
+
+def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:
+    settings = parsed(options, properties)
+    for folder in settings["plugin.path"]:
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
+            # Spark's Python workers load one's own classes, too.
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    return settings
+
+
+def _worker(
+    properties: Mapping[str, str], settings: Mapping[str, Any], name: str, sessions: Sessions, offsets: Table
+) -> Worker:
+    folder = settings["checkpoint.dir"]
+    if "://" not in folder:
+        folder = str(Path(folder).resolve())
+    return Worker(
+        id=name,
+        properties=properties,
+        spark=sessions,
+        checkpoints=folder,
+        offsets=OffsetStore(offsets),
+        exactly_once=settings["exactly.once.source.support"].lower() == "enabled",
+        shutdown=settings["task.shutdown.graceful.timeout.ms"] / 1000,
+    )
+
+
+def run_standalone(
+    properties: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    ready: Callable[[str], None] = lambda url: None,
+) -> int:
+    """Until it is stopped, or, where all connectors have `trigger=available-now`, until they are done: 1 if one of
+    them failed."""
+    settings = _prepare(properties, STANDALONE)
+    server = Server(settings)
+    sessions = Sessions(properties)
+    offsets = FileTable(Path(settings["offset.storage.file.filename"]))
+    worker = _worker(properties, settings, server.name, sessions, offsets)
+    herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    for config in connectors:
+        name = config.get("name", "")
+        if not name:
+            raise ConfigErrors({"name": ['Missing required configuration "name" which has no default value.']})
+        herder.create(name, dict(config), None)
+    until_done = bool(connectors) and all(one.get("trigger") == "available-now" for one in connectors)
+    failed = False
+
+    def watch() -> bool:
+        nonlocal failed
+        outcomes = herder.all_done() if until_done else None
+        if outcomes is None:
+            return False
+        for name, outcome in outcomes.items():
+            if outcome.kind == FAILED:
+                failed = True
+                print(f"kavka: connector {name} failed: {outcome.trace}", file=sys.stderr)
+        return True
+
+    herder.start()
+    try:
+        server.run(herder, watch, ready)
+    finally:
+        herder.close()
+        sessions.close()
+    return 1 if failed else 0
+
+
+def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
+    """Until it is stopped."""
+    from kavka.pipeline.connect.distributed import DistributedHerder
+    from kavka.pipeline.connect.topic_table import TopicTable
+
+    settings = _prepare(properties, DISTRIBUTED)
+    server = Server(settings)
+    sessions = Sessions(properties)
+    client = client_settings(properties)
+    herder: DistributedHerder | None = None
+
+    def changed(key: str, value: str | None) -> None:
+        if herder is not None:
+            herder.heard(key)
+
+    def table(what: str, partitions: int) -> TopicTable:
+        replicas = settings[f"{what}.storage.replication.factor"]
+        return TopicTable(client, settings[f"{what}.storage.topic"], partitions, replicas, changed)
+
+    tables = [table("config", 1)]
+    try:
+        tables.append(table("offset", settings["offset.storage.partitions"]))
+        tables.append(table("status", settings["status.storage.partitions"]))
+        worker = _worker(properties, settings, server.name, sessions, tables[1])
+        herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
+        herder.start()
+        try:
+            server.run(herder, lambda: False, ready)
+        finally:
+            herder.close()
+            sessions.close()
+    finally:
+        for one in tables:
+            one.close()
+    return 0
+
+
+class Server:
+    """The listener of the REST interface, bound at once, so that its port is known before anything else is."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        listener = (settings["listeners"] or ("http://:8083",))[0]
+        parts = urlsplit(listener)
+        if parts.scheme.lower() != "http":
+            raise ConfigErrors({"listeners": [f"Invalid value {listener} for configuration listeners: only http://"]})
+        host = parts.hostname or ""
+        port = 8083 if parts.port is None else parts.port
+        self.socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind((host, port))
+        self.socket.listen(100)
+        bound = self.socket.getsockname()[1]
+        shown = settings["rest.advertised.host.name"] or (host if host not in ("", "0.0.0.0", "::") else _own_address())
+        self.name = f"{shown}:{settings['rest.advertised.port'] or bound}"
+        self.url = f"http://{self.name}"
+
+    def run(self, herder: Herder, ended: Callable[[], bool], ready: Callable[[str], None]) -> None:
+        try:
+            import uvicorn
+
+            from kavka.pipeline.connect.rest import Api
+        except ImportError as error:
+            raise ConnectError("Connect's REST interface needs: pip install 'kavka[connect]'") from error
+        config = uvicorn.Config(
+            Api(herder).app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+        )
+        server = uvicorn.Server(config)
+
+        def watch() -> None:
+            while not server.should_exit:
+                if server.started:
+                    ready(self.url)
+                    break
+                threading.Event().wait(0.05)
+            while not server.should_exit:
+                if ended():
+                    server.should_exit = True
+                threading.Event().wait(_WATCH)
+
+        threading.Thread(target=watch, name="connect-watch", daemon=True).start()
+        server.run(sockets=[self.socket])
+
+
+def _own_address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
