@@ -28,7 +28,8 @@ _WATCH = 0.5
 
 
 class Sessions:
-    """Spark, started when it is first asked for. Every task gets a session of its own, which counts times in UTC."""
+    """Spark, started when it is first asked for: one session for all tasks, which counts times in UTC. Spark looks for
+    data sources in whichever session is active in a thread, so that a session for each task would not find them."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -40,10 +41,8 @@ class Sessions:
 
         with self._lock:
             if self._base is None:
-                self._base = self._start()
-            made = self._base.newSession()
-        made.conf.set("spark.sql.session.timeZone", "UTC")
-        return register(made)
+                self._base = register(self._start())
+            return self._base
 
     def _start(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -60,6 +59,7 @@ class Sessions:
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "4",
             "spark.scheduler.mode": "FAIR",
+            "spark.sql.session.timeZone": "UTC",
         }
         for name, value in {**defaults, **given}.items():
             builder = builder.config(name, value)
