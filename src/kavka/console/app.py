@@ -217,16 +217,16 @@ class Web:
     async def log_in(self, request: Request) -> Response:
         form = await self._form(request)
         name, password = _first(form, "name"), _first(form, "password")
+        address = request.client.host if request.client else ""
         try:
             check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
-            user = await self.console.auth.check(name, password)
+            user = await self.console.auth.check(name, password, address)
         except Refused as error:
             return self._login_form(request, str(error), error.status, name)
         except TooSoon as error:
             return self._login_form(request, str(error), 429, name)
         except UsersError as error:
             return self._login_form(request, str(error), 503, name)
-        address = request.client.host if request.client else ""
         await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
         if user is None:
             return self._login_form(request, "that name and password do not belong together", 401, name)

@@ -22,7 +22,7 @@ from pathlib import Path
 SESSION_IDLE_S = 8 * 3600.0
 SESSION_MAX_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
-# After a wrong password the same name waits, twice as long each time.
+# After a wrong password the same name waits, from the same address, twice as long each time.
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 MAX_WAITING_NAMES = 10_000
 
@@ -188,7 +188,7 @@ class Auth:
         self.users = users
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
-        self._failures: dict[str, tuple[int, float]] = {}
+        self._failures: dict[tuple[str, str], tuple[int, float]] = {}
         self._known: dict[bytes, tuple[str, str]] = {}
         self._one_at_a_time = asyncio.Semaphore(2)
 
@@ -205,12 +205,12 @@ class Auth:
             return None
         return found[0] if found else None
 
-    async def check(self, name: str, password: str) -> User | None:
+    async def check(self, name: str, password: str, address: str) -> User | None:
         """The user, if that is the password. Raises TooSoon after wrong ones."""
         if self.users is None:
             return None
         now = time.monotonic()
-        count, until = self._failures.get(name, (0, 0.0))
+        count, until = self._failures.get((name, address), (0, 0.0))
         if now < until:
             raise TooSoon(until - now)
         found = self.users.users().get(name)
@@ -219,15 +219,15 @@ class Auth:
         if found is None or not right:
             if len(self._failures) >= MAX_WAITING_NAMES:
                 self._failures = {n: f for n, f in self._failures.items() if f[1] > now}
-            self._failures[name] = (
+            self._failures[name, address] = (
                 count + 1,
                 time.monotonic() + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(count, 10)),
             )
             return None
-        self._failures.pop(name, None)
+        self._failures.pop((name, address), None)
         return found[0]
 
-    async def check_basic(self, name: str, password: str) -> User | None:
+    async def check_basic(self, name: str, password: str, address: str) -> User | None:
         """As `check`, for programs that send the password with every request: one that was right is remembered."""
         if self.users is None:
             return None
@@ -235,7 +235,7 @@ class Auth:
         key = hmac.digest(self._secret, f"{name}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
         if found is not None and self._known.get(key) == (name, found[1]):
             return found[0]
-        user = await self.check(name, password)
+        user = await self.check(name, password, address)
         if user is not None and found is not None:
             if len(self._known) >= MAX_SESSIONS:
                 self._known.clear()

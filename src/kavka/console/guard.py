@@ -131,7 +131,7 @@ async def authenticate(request: Request, auth: Auth, cookie: str) -> User | None
     if not colon:
         return None
     try:
-        return await auth.check_basic(name, password)
+        return await auth.check_basic(name, password, request.client.host if request.client else "")
     except TooSoon as error:
         raise Refused(str(error), 429) from None
     except UsersError as error:

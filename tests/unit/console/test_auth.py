@@ -57,11 +57,12 @@ def test_after_a_wrong_password_the_name_has_to_wait(users):
 
     async def body() -> None:
         auth = Auth(users)
-        assert await auth.check("anna", "right") == User("anna", Role.ADMIN)
-        assert await auth.check("anna", "wrong") is None
+        assert await auth.check("anna", "right", "here") == User("anna", Role.ADMIN)
+        assert await auth.check("anna", "wrong", "here") is None
         with pytest.raises(TooSoon):
-            await auth.check("anna", "right")
-        assert await auth.check("nobody", "x") is None
+            await auth.check("anna", "right", "here")
+        assert await auth.check("anna", "right", "elsewhere"), "nobody can lock others out"
+        assert await auth.check("nobody", "x", "here") is None
 
     asyncio.run(body())
 
