@@ -1,4 +1,4 @@
-# make run    a broker on localhost:9092, with nothing to install or configure before
+# make run    a broker on localhost:9092 and its console on localhost:9080, with nothing to install or configure before
 # make test   everything that is checked, with all the set-up that it needs
 # make help   the rest
 
@@ -20,7 +20,8 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python
 .PHONY: help setup run test test-fast check compile bench demo chaos gen docs clean
 
 help:
-	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3")'
+	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3"),'
+	@echo '                and the console on http://localhost:9080 (ARGS=--no-console: without it)'
 	@echo 'make setup      install everything for development into $(VENV)'
 	@echo 'make test       all checks and all tests'
 	@echo 'make test-fast  the tests that take no Java and no patience'
@@ -40,7 +41,7 @@ $(PY):
 
 $(BASE): pyproject.toml | $(PY)
 	@echo "Installing Kavka into $(VENV)"
-	@$(PIP) . && touch $@
+	@$(PIP) '.[console]' && touch $@
 
 $(DEV): pyproject.toml | $(PY)
 	@echo "Installing Kavka and what its development needs into $(VENV)"
@@ -49,7 +50,7 @@ $(DEV): pyproject.toml | $(PY)
 setup: $(DEV)
 
 run: $(BASE)
-	@$(PY) -m kavka.cli.main server $(ARGS)
+	@$(PY) -m kavka.cli.main server $(ARGS) --console
 
 test: check
 	@$(PY) -m tests.support.jars || test "$$CI" != true

@@ -23,6 +23,7 @@ COMMAND = Command(
     (
         Option("bootstrap-server", "Brokers of the cluster: host:port, separated by commas.", "server to connect to"),
         Option("command-config", "A file with settings of the clients for it.", "file", completes="file"),
+        Option("connect-url", "Connect workers of the cluster: http://host:8083, separated by commas.", "address"),
         Option("config", "A file of several clusters: [name], then settings of its clients.", "file", completes="file"),
         Option("host", "The address to listen at. Any but localhost takes --users.", "address", default="localhost"),
         Option("port", "The port to listen at; 0 for any that is free.", "port", int, 9080),
@@ -88,6 +89,8 @@ def _console(args: Arguments) -> int:
         if "bootstrap-server" in args:
             given = read_properties(args["command-config"]) if "command-config" in args else {}
             given["bootstrap.servers"] = args["bootstrap-server"]
+            if "connect-url" in args:
+                given["console.connect.url"] = args["connect-url"]
             clusters.insert(0, cluster_settings(DEFAULT_CLUSTER, given))
         if not clusters:
             raise UsageError('Missing required argument "[bootstrap-server]"')

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kavka import __version__
 from kavka.broker.settings import Listener, Settings, SettingsError
 from kavka.cli import running
+from kavka.cli.console_child import ConsoleChild
 from kavka.cli.daemon import BrokerDaemon
 from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import Progress
@@ -31,6 +32,7 @@ log = logging.getLogger("kavka")
 STOP_TIMEOUT_S = 60.0
 PATIENCE_AFTER_EOF_S = 5.0
 PROGRESS_LOGGER = "kavka.progress"
+CONSOLE_PORT = 9080
 
 
 _OVERRIDE = Option("override", "A setting that counts more than the file's.", "name=value", repeated=True)
@@ -41,6 +43,15 @@ COMMAND = Command(
     (
         Option("daemon", "In the background; returns once it is ready."),
         _OVERRIDE,
+        Option(
+            "console",
+            "Start the console beside it: a process of its own, at this port, that ends with the broker.",
+            "port",
+            int,
+            optional=True,
+            default_text=str(CONSOLE_PORT),
+        ),
+        Option("no-console", "Start no console, whatever else is said: for make run."),
         # For whoever starts a broker as a child: the listeners are written to this descriptor, one per line, when it
         # is ready; and with the other the broker ends when its standard input does, that is when its parent is gone.
         Option("ready-fd", "The listeners are written here.", "descriptor", int, hidden=True),
@@ -84,7 +95,11 @@ def _start(argv: list[str], args: Arguments) -> int:
         log.warning("%s", warning)
     if args["stop-on-eof"]:
         threading.Thread(target=_stop_on_eof, daemon=True, name="kavka-parent-watch").start()
-    return _serve(settings, args["ready-fd"])
+    console = None
+    if "console" in args and not args["no-console"]:
+        data = settings.log_dirs[0].absolute().parent / "kavka-console"
+        console = ConsoleChild(args["console"] or CONSOLE_PORT, data)
+    return _serve(settings, args["ready-fd"], console)
 
 
 def _stop(args: Arguments) -> int:
@@ -111,7 +126,7 @@ def _file(args: Arguments) -> str | None:
     return args.positionals[0] if args.positionals else None
 
 
-def _serve(settings: Settings, ready_fd: int | None) -> int:
+def _serve(settings: Settings, ready_fd: int | None, console: ConsoleChild | None = None) -> int:
     from kavka.broker import app
     from kavka.common.errors import KafkaError
     from kavka.metadata.store import StoreError
@@ -119,16 +134,21 @@ def _serve(settings: Settings, ready_fd: int | None) -> int:
 
     try:
         with running.registered(settings.broker_id, settings.log_dirs):
-            return app.run(settings, _announcer(settings, ready_fd))
+            return app.run(settings, _announcer(settings, ready_fd, console))
     except KeyboardInterrupt:
         return 0
     except OSError as error:
         return _fail(_explain(error))
     except (ConfigError, KafkaError, LogDirError, StoreError) as error:
         return _fail(str(error))
+    finally:
+        if console is not None:
+            console.stop()
 
 
-def _announcer(settings: Settings, ready_fd: int | None) -> Callable[[Sequence[Listener]], None]:
+def _announcer(
+    settings: Settings, ready_fd: int | None, console: ConsoleChild | None
+) -> Callable[[Sequence[Listener]], None]:
     def announce(listeners: Sequence[Listener]) -> None:
         """Called once the broker answers, with the ports it really has."""
         _clear_progress()
@@ -142,6 +162,8 @@ def _announcer(settings: Settings, ready_fd: int | None) -> Callable[[Sequence[L
             with contextlib.suppress(OSError):
                 os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
                 os.close(ready_fd)
+        if console is not None:
+            console.start(f"{listeners[0].host or 'localhost'}:{listeners[0].port}")
 
     return announce
 

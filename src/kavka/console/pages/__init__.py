@@ -4,6 +4,13 @@
 from kavka.console.pages import overview
 from kavka.console.pages import brokers
 from kavka.console.pages import topics, topic, topic_settings, topic_moves
+from kavka.console.pages import messages
+from kavka.console.pages import groups
+from kavka.console.pages import transactions
+from kavka.console.pages import pipelines
 from kavka.console.pages import alerts, audit
 
-__all__ = ["alerts", "audit", "brokers", "overview", "topic", "topic_moves", "topic_settings", "topics"]
+__all__ = [
+    "alerts", "audit", "brokers", "groups", "messages", "overview", "pipelines", "topic", "topic_moves",
+    "topic_settings", "topics", "transactions",
+]  # fmt: skip

@@ -1,0 +1,408 @@
+"""Finding messages: from the newest back, from the oldest, an offset or a time on, or as they come.
+
+A search reads the partitions with a consumer of its own, looks at every message and hands out those that fit as it
+goes: `Search.events()` yields hits, progress, notices and an end, and stops reading when it is closed. It holds no more
+than the consumer's buffers (bounded by `BUFFER`, whatever the number of partitions) and one round of hits.
+
+Where a search ends it leaves a cursor, the next offset of each partition (backwards: the offset to stay below), so that
+the next page neither repeats nor leaves out a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.aio import Consumer
+from kavka.common.types import TopicPartition
+from kavka.console.errors import Refused
+from kavka.console.filters import Filter, Message
+
+BUFFER = 24 * 1024 * 1024
+MOST_PARTITIONS_AT_ONCE = 32
+SMALLEST_FETCH, LARGEST_FETCH = 32 * 1024, 1024 * 1024
+CHUNK = 1000
+"""Messages that are looked at before others may run: some milliseconds."""
+FLUSH_S = 0.1
+PROGRESS_S = 0.25
+ROUND_S = 0.2
+"""How long one round of a search backwards should take; hits are told at the end of a round."""
+STALL_S = 15.0
+"""With nothing from any partition for this long, a search says so and ends."""
+MOST_TAILED = 500
+"""Messages of a live tail that are handed out in a second; the others are counted."""
+FAR = 1 << 62
+
+Ranges = dict[TopicPartition, tuple[int, int]]
+
+
+class Start:
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    OFFSET = "offset"
+    TIME = "time"
+    TAIL = "tail"
+    ALL = (NEWEST, OLDEST, OFFSET, TIME, TAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for. `at` is the offset or the time (ms) of those starts. `cursor` goes on where another search
+    ended. `partitions` empty: all."""
+
+    topic: str
+    filter: Filter
+    start: str = Start.NEWEST
+    at: int = 0
+    partitions: tuple[int, ...] = ()
+    limit: int = 50
+    cursor: str = ""
+    committed: bool = False
+
+
+class Event(NamedTuple):
+    """`kind`: hits (a list of Message), progress and end (a Progress), notice (a line)."""
+
+    kind: str
+    data: Any
+
+
+@dataclass(slots=True)
+class Progress:
+    scanned: int = 0
+    bytes: int = 0
+    hits: int = 0
+    total: int | None = None
+    """Offsets between where the search begins and where it ends at the latest; None for a tail."""
+    seconds: float = 0.0
+    dropped: int = 0
+    cursor: str = ""
+    done: bool = False
+    """At the end: nothing is left to be looked at. Otherwise the cursor leads on."""
+
+
+@dataclass
+class Search:
+    query: Query
+    client: Mapping[str, Any]
+    progress: Progress = field(default_factory=Progress)
+    _stalled: bool = False
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Until enough is found, everything was looked at, or the iterator is closed. What the cluster refuses is
+        raised."""
+        began = time.monotonic()
+        query = self.query
+        async with _consumer(self.client, query) as consumer:
+            partitions, leaderless = await _partitions(consumer, query)
+            if leaderless:
+                yield Event("notice", f"no leader, so not read: {_numbers(leaderless)}")
+            if not partitions:
+                raise Refused("none of the partitions has a leader now: try again when its brokers are back", 503)
+            if query.start == Start.TAIL:
+                steps = self._tail(consumer, partitions)
+            elif query.start == Start.NEWEST:
+                steps = self._backwards(consumer, partitions)
+            else:
+                steps = self._forwards(consumer, partitions)
+            told = time.monotonic()
+            async with aclosing(steps):
+                async for found in steps:
+                    now = time.monotonic()
+                    self.progress.seconds = now - began
+                    if isinstance(found, str):
+                        yield Event("notice", found)
+                        continue
+                    if found:
+                        self.progress.hits += len(found)
+                        yield Event("hits", found)
+                    if now - told >= PROGRESS_S:
+                        told = now
+                        yield Event("progress", self.progress)
+            self.progress.seconds = time.monotonic() - began
+            yield Event("end", self.progress)
+
+    # --- forwards
+
+    async def _forwards(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> AsyncGenerator[list[Message] | str, None]:
+        query, progress = self.query, self.progress
+        first = await consumer.beginning_offsets(partitions)
+        last = await consumer.end_offsets(partitions)
+        at = await self._starts(consumer, partitions, first, last)
+        progress.total = sum(max(0, last[tp] - at[tp]) for tp in partitions)
+        hits: list[Message] = []
+        flushed = time.monotonic()
+        left = query.limit
+        for some in _groups(tp for tp in partitions if at[tp] < last[tp]):
+            reading = self._read(consumer, {tp: (at[tp], last[tp]) for tp in some})
+            async with aclosing(reading):
+                async for tp, records, after in reading:
+                    if isinstance(records, str):
+                        yield records
+                        continue
+                    for index, record in enumerate(records):
+                        message = query.filter.match(record)
+                        if message is not None:
+                            hits.append(message)
+                            left -= 1
+                            if not left:
+                                progress.scanned -= len(records) - index - 1
+                                at[tp] = record.offset + 1
+                                progress.cursor = _cursor(at)
+                                yield _by_time(hits)
+                                return
+                    at[tp] = after
+                    progress.cursor = _cursor(at)
+                    if time.monotonic() - flushed >= FLUSH_S:
+                        flushed = time.monotonic()
+                        yield _by_time(hits)
+                        hits = []
+            if self._stalled:
+                yield _by_time(hits)
+                return
+        progress.cursor = _cursor({tp: max(at[tp], last[tp]) for tp in partitions})
+        progress.done = True
+        yield _by_time(hits)
+
+    async def _starts(
+        self,
+        consumer: Consumer,
+        partitions: list[TopicPartition],
+        first: Mapping[TopicPartition, int],
+        last: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        query = self.query
+        if query.cursor:
+            given = _read_cursor(query.cursor, query.topic)
+            return {tp: min(max(given.get(tp, first[tp]), first[tp]), last[tp]) for tp in partitions}
+        if query.start == Start.OFFSET:
+            return {tp: min(max(query.at, first[tp]), last[tp]) for tp in partitions}
+        if query.start == Start.TIME:
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, query.at)))
+            return {tp: last[tp] if (one := found.get(tp)) is None else one.offset for tp in partitions}
+        return {tp: first[tp] for tp in partitions}
+
+    # --- backwards
+
+    async def _backwards(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> AsyncGenerator[list[Message] | str, None]:
+        """Round after round of ranges further back. A round's hits, newest first, are cut where enough are found; what
+        was cut off is found again by the next page."""
+        query, progress = self.query, self.progress
+        first = await consumer.beginning_offsets(partitions)
+        below = await consumer.end_offsets(partitions)
+        if query.cursor:
+            given = _read_cursor(query.cursor, query.topic)
+            below = {tp: max(min(given.get(tp, below[tp]), below[tp]), first[tp]) for tp in partitions}
+        progress.total = sum(max(0, below[tp] - first[tp]) for tp in partitions)
+        left = query.limit
+        width = query.limit if query.filter.takes_all else max(query.limit, CHUNK)
+        open_ones = [tp for tp in partitions if below[tp] > first[tp]]
+        while open_ones and left:
+            began = time.monotonic()
+            floor = {tp: max(first[tp], below[tp] - width) for tp in open_ones}
+            hits: dict[TopicPartition, list[Message]] = {}
+            for some in _groups(open_ones):
+                reading = self._read(consumer, {tp: (floor[tp], below[tp]) for tp in some})
+                async with aclosing(reading):
+                    async for tp, records, _ in reading:
+                        if isinstance(records, str):
+                            yield records
+                            continue
+                        found = [m for record in records if (m := query.filter.match(record)) is not None]
+                        if found:
+                            # Only the newest of a partition can be shown.
+                            hits[tp] = (hits.get(tp, []) + found)[-left:]
+                        # Lets what is asked for meanwhile be answered, and a reader that is gone be noticed.
+                        yield []
+            if self._stalled:
+                yield _newest(hits, left)
+                return
+            shown = _newest(hits, left)
+            for tp in open_ones:
+                mine = [m.record.offset for m in shown if m.record.partition == tp.partition]
+                kept = len(mine) == len(hits.get(tp, ()))
+                below[tp] = floor[tp] if kept and len(mine) < left else min(mine, default=below[tp])
+            left -= len(shown)
+            progress.cursor = _cursor(below)
+            yield shown
+            open_ones = [tp for tp in partitions if below[tp] > first[tp]]
+            took = time.monotonic() - began
+            if took < ROUND_S / 2:
+                width = min(width * 2, 1_000_000)
+            elif took > ROUND_S:
+                width = max(width // 2, query.limit, 100)
+        progress.done = not open_ones
+
+    # --- as they come
+
+    async def _tail(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> AsyncGenerator[list[Message] | str, None]:
+        progress, query = self.progress, self.query
+        ends = await consumer.end_offsets(partitions)
+        await consumer.assign(partitions)
+        for tp in partitions:
+            await consumer.seek(tp, ends[tp])
+        second, told = time.monotonic(), 0
+        yield "waiting for messages"
+        while True:
+            records = await consumer.poll(FLUSH_S * 2, CHUNK)
+            now = time.monotonic()
+            if now - second >= 1:
+                second, told = now, 0
+            hits = []
+            self._count(list(records))
+            for record in records:
+                message = query.filter.match(record)
+                if message is None:
+                    continue
+                if told < MOST_TAILED:
+                    told += 1
+                    hits.append(message)
+                else:
+                    progress.dropped += 1
+            yield _by_time(hits)
+
+    # --- reading
+
+    async def _read(
+        self, consumer: Consumer, ranges: Ranges
+    ) -> AsyncGenerator[tuple[TopicPartition, list[ConsumerRecord] | str, int], None]:
+        """All messages of the ranges, some at a time, each with the offset that follows. Ends when every partition has
+        come to its end; what a range has no more (deleted, compacted, markers of transactions) is passed over."""
+        await consumer.assign(ranges)
+        await consumer.resume(ranges)
+        for tp, (start, _) in ranges.items():
+            await consumer.seek(tp, start)
+        left = set(ranges)
+        heard = time.monotonic()
+        while left:
+            records = await consumer.poll(FLUSH_S, CHUNK)
+            now = time.monotonic()
+            for tp in records.partitions:
+                if tp not in left:
+                    continue
+                found = records.records(tp)
+                heard = now
+                after, end = found[-1].offset + 1, ranges[tp][1]
+                if after >= end:
+                    found = [record for record in found if record.offset < end]
+                if found:
+                    self._count(found)
+                    yield tp, found, min(after, end)
+            for tp in list(left):
+                position = await consumer.position(tp, 10)
+                if position >= ranges[tp][1]:
+                    left.discard(tp)
+                    heard = now
+                    await consumer.pause([tp])
+                    yield tp, [], ranges[tp][1]
+            if left and now - heard > STALL_S:
+                self._stalled = True
+                yield next(iter(left)), f"nothing came for {STALL_S:.0f} s; not read to the end: {_numbers(left)}", 0
+                return
+            if not records:
+                await asyncio.sleep(0)
+
+    def _count(self, records: list[ConsumerRecord]) -> None:
+        self.progress.scanned += len(records)
+        self.progress.bytes += sum([max(0, record.serialized_value_size) for record in records])
+
+
+async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
+    """The message at exactly this offset; None where there is none (any more)."""
+    tp = TopicPartition(topic, partition)
+    query = Query(topic, Filter(topic), partitions=(partition,))
+    async with _consumer(client, query) as consumer:
+        await _partitions(consumer, query)
+        first, last = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
+        if not first[tp] <= offset < last[tp]:
+            return None
+        search = Search(query, client)
+        reading = search._read(consumer, {tp: (offset, offset + 1)})
+        async with aclosing(reading):
+            async for _, records, _ in reading:
+                if isinstance(records, str):
+                    raise Refused(records, 504)
+                for record in records:
+                    return record if record.offset == offset else None
+    return None
+
+
+def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
+    return Consumer(
+        {
+            **client,
+            "enable.auto.commit": "false",
+            "allow.auto.create.topics": "false",
+            "auto.offset.reset": "earliest",
+            "exclude.internal.topics": "false",
+            "isolation.level": "read_committed" if query.committed else "read_uncommitted",
+            "max.partition.fetch.bytes": str(
+                LARGEST_FETCH
+                if query.start != Start.TAIL and len(query.partitions) == 1
+                else max(SMALLEST_FETCH, min(LARGEST_FETCH, BUFFER // (2 * MOST_PARTITIONS_AT_ONCE)))
+            ),
+            "fetch.max.bytes": str(BUFFER // 3),
+            "fetch.max.wait.ms": "100",
+        }
+    )
+
+
+async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Those that are to be read, and those that have no leader."""
+    found = await consumer.partitions_for(query.topic, 10)
+    known = {p.partition: p.leader for p in found}
+    for partition in query.partitions:
+        if partition not in known:
+            raise Refused(f"{query.topic} has no partition {partition}", 404, "partition")
+    wanted = sorted(query.partitions or known)
+    return (
+        [TopicPartition(query.topic, p) for p in wanted if known[p] >= 0],
+        [TopicPartition(query.topic, p) for p in wanted if known[p] < 0],
+    )
+
+
+def _groups(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    wanted = list(partitions)
+    return [wanted[i : i + MOST_PARTITIONS_AT_ONCE] for i in range(0, len(wanted), MOST_PARTITIONS_AT_ONCE)]
+
+
+def _by_time(messages: list[Message]) -> list[Message]:
+    return sorted(messages, key=lambda m: m.record.timestamp)
+
+
+def _newest(hits: Mapping[TopicPartition, list[Message]], limit: int) -> list[Message]:
+    """The newest of all partitions, newest first. Within a partition the order is that of the offsets."""
+    merged = heapq.merge(
+        *(reversed(found) for found in hits.values()), key=lambda m: (-m.record.timestamp, m.record.partition)
+    )
+    return [message for message, _ in zip(merged, range(limit), strict=False)]
+
+
+def _numbers(partitions: Iterable[TopicPartition]) -> str:
+    found = sorted(tp.partition for tp in partitions)
+    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+    return f"partition{'s' if len(found) > 1 else ''} {', '.join(map(str, found[:10]))}{more}"
+
+
+def _cursor(offsets: Mapping[TopicPartition, int]) -> str:
+    return ",".join(f"{tp.partition}:{offset}" for tp, offset in sorted(offsets.items()))
+
+
+def _read_cursor(text: str, topic: str) -> dict[TopicPartition, int]:
+    try:
+        pairs = [piece.split(":") for piece in text.split(",")]
+        return {TopicPartition(topic, int(partition)): int(offset) for partition, offset in pairs}
+    except ValueError:
+        raise Refused("the address of this page is damaged: search again", 400, "cursor") from None

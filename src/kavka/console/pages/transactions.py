@@ -1,0 +1,241 @@
+"""Transactions and producers: what is open, for how long, what hangs, and ending it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from starlette.responses import Response
+
+from kavka.client.admin.base import AdminError
+from kavka.client.admin.types import TransactionDescription
+from kavka.common.types import TopicPartition
+from kavka.console.auth import Role
+from kavka.console.context import Context, check_confirmation, fingerprint
+from kavka.console.errors import Refused, reason
+from kavka.console.registry import Bounds, Done, action, query
+from kavka.console.views import Pager, View, page
+
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+DEFAULT_MINUTES = 15
+"""A producer's transaction may take this long (transaction.max.timeout.ms): what is older may hang."""
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int | None
+    state: str
+    coordinator: int
+    started: float | None
+    """Seconds since 1970, of one that is open."""
+    seconds: float | None
+    timeout_seconds: float | None
+    partitions: list[str]
+
+    @property
+    def open(self) -> bool:
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """A transaction that is open in a partition. `hangs`: no coordinator ends it any more."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_written: float
+    seconds: float
+    hangs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_written: float
+    coordinator_epoch: int | None
+    open_since_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    rows: list[OpenRow]
+    partitions: int
+    problems: list[str]
+
+
+@query("/transactions", "The transactions that coordinators know")
+async def list_transactions(
+    context: Context,
+    search: Annotated[str, "Part of a transactional id"] = "",
+    only_open: Annotated[bool, "Only those that are open"] = False,
+) -> list[TransactionRow]:
+    wanted = search.strip().lower()
+    listed = [t for t in await context.admin.list_transactions() if wanted in t.transactional_id.lower()]
+    described: dict[str, TransactionDescription] = {}
+    running = [t.transactional_id for t in listed if t.state in OPEN]
+    if running:
+        try:
+            described = await context.admin.describe_transactions(running)
+        except AdminError as error:
+            described = error.results
+    now = time.time()
+    rows = []
+    for one in listed:
+        found = described.get(one.transactional_id)
+        if only_open and one.state not in OPEN:
+            continue
+        began = found.start_time_ms / 1000 if found is not None and found.start_time_ms is not None else None
+        rows.append(
+            TransactionRow(
+                one.transactional_id,
+                one.producer_id,
+                found.producer_epoch if found else None,
+                one.state,
+                one.coordinator,
+                began,
+                None if began is None else max(0.0, now - began),
+                found.timeout_ms / 1000 if found else None,
+                [str(tp) for tp in sorted(found.partitions)] if found else [],
+            )
+        )
+    return sorted(rows, key=lambda row: (not row.open, -(row.seconds or 0), row.transactional_id))
+
+
+@query("/transactions/open", "What is open in partitions, and which of it hangs")
+async def find_open_transactions(
+    context: Context,
+    topic: Annotated[str, "Of this topic alone"] = "",
+    minutes: Annotated[float, "With nothing written for so long", Bounds(0)] = DEFAULT_MINUTES,
+) -> Search:
+    """Asks the leader of every partition."""
+    sample = await context.cluster.state()
+    if topic and topic not in sample.topics:
+        raise Refused(f"there is no topic '{topic}'", 404, "topic")
+    wanted, problems = [], []
+    for partition in sample.partitions:
+        if topic and partition.topic != topic:
+            continue
+        tp = TopicPartition(partition.topic, partition.id)
+        if partition.offline:
+            problems.append(f"{tp} has no leader that could be asked")
+        else:
+            wanted.append(tp)
+    found = []
+    try:
+        found = await context.admin.find_open_transactions(wanted, older_than_ms=int(minutes * MINUTE_MS))
+    except AdminError as error:
+        problems.append(f"not all could be asked: {reason(error)}")
+    now = time.time()
+    return Search(
+        [
+            OpenRow(
+                one.partition.topic,
+                one.partition.partition,
+                one.producer.producer_id,
+                one.producer.producer_epoch,
+                one.producer.current_transaction_start_offset or 0,
+                one.producer.last_timestamp / 1000,
+                max(0.0, now - one.producer.last_timestamp / 1000),
+                one.hangs,
+            )
+            for one in found
+        ],
+        len(wanted),
+        problems[:20],
+    )
+
+
+@query("/producers", "The producers that a partition's leader knows")
+async def list_producers(context: Context, topic: str, partition: Annotated[int, Bounds(0)] = 0) -> list[ProducerRow]:
+    found = await context.cluster.topic(topic)
+    if partition >= len(found.partitions):
+        raise Refused(f"{topic} has {len(found.partitions)} partitions, from 0 on", 404, "partition")
+    tp = TopicPartition(topic, partition)
+    states = (await context.admin.describe_producers([tp]))[tp]
+    return [
+        ProducerRow(
+            p.producer_id,
+            p.producer_epoch,
+            p.last_sequence,
+            p.last_timestamp / 1000,
+            p.coordinator_epoch,
+            p.current_transaction_start_offset,
+        )
+        for p in sorted(states)
+    ]
+
+
+@action("/transactions/abort", "End a transaction that hangs in a partition", role=Role.ADMIN)
+async def abort_transaction(
+    context: Context,
+    topic: str,
+    partition: Annotated[int, Bounds(0)],
+    start_offset: Annotated[int, Bounds(0)],
+    confirm: Annotated[str, "The topic and partition, as topic-0"],
+    producer_id: Annotated[int | None, "As it was shown: another one is not ended"] = None,
+) -> Done:
+    """Behind the coordinator's back: only for one that no coordinator ends any more."""
+    tp = TopicPartition(topic, partition)
+    check_confirmation(typed=confirm, name=str(tp), seen="", now="")
+    spec = await context.admin.find_transaction(tp, start_offset)
+    if spec is None or (producer_id is not None and spec.producer_id != producer_id):
+        raise Refused(f"no transaction is open in {tp} from offset {start_offset} on (any more); nothing was done", 409)
+    open_ones = await context.admin.find_open_transactions([tp])
+    if not any(one.hangs for one in open_ones if one.producer.producer_id == spec.producer_id):
+        raise Refused(f"a coordinator looks after this transaction in {tp}: it does not hang; nothing was done", 409)
+    await context.admin.abort_transaction(spec)
+    return Done(f"the transaction of producer {spec.producer_id} in {tp} is aborted")
+
+
+@action("/transactions/terminate", "Abort the transaction of a transactional id, and shut its producer out",
+        role=Role.ADMIN)  # fmt: skip
+async def terminate_transaction(context: Context, transactional_id: str, confirm: str, seen: str = "") -> Done:
+    found = (await context.admin.describe_transactions([transactional_id]))[transactional_id]
+    check_confirmation(
+        typed=confirm,
+        name=transactional_id,
+        seen=seen,
+        now=fingerprint(transactional_id, found.producer_id, found.start_time_ms),
+    )
+    await context.admin.fence_producers([transactional_id])
+    return Done(f"the producer of {transactional_id} is shut out, its transaction aborted")
+
+
+@page("/transactions", "Transactions", nav="Transactions")
+async def transactions_page(view: View) -> Response:
+    context = view.context
+    await context.cluster.state()
+    rows = await list_transactions(context, view.text("search"), view.flag("only_open"))
+    hanging = None
+    if view.flag("hanging"):
+        hanging = await find_open_transactions(context, view.text("topic"), view.number("minutes", DEFAULT_MINUTES))
+    producers = None
+    of_topic, of_partition = view.text("of_topic"), view.number("of_partition")
+    if of_topic:
+        producers = await list_producers(context, of_topic, of_partition)
+    return view.render(
+        "transactions.html",
+        pager=Pager(view, rows),
+        open_ones=sum(row.open for row in rows),
+        hanging=hanging,
+        minutes=view.number("minutes", DEFAULT_MINUTES),
+        producers=producers,
+        of_topic=of_topic,
+        of_partition=of_partition,
+        may_abort=context.user.role >= Role.ADMIN,
+        fingerprint=_seen,
+    )
+
+
+def _seen(row: TransactionRow) -> str:
+    started = None if row.started is None else round(row.started * 1000)
+    return fingerprint(row.transactional_id, row.producer_id, started)

@@ -1,0 +1,115 @@
+"""Messages that are produced by hand: what was typed becomes bytes, or the line that says why it cannot."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.errors import SerializationError
+from kavka.client.producer.aio import Producer
+from kavka.client.producer.record import RecordMetadata
+from kavka.common.config import ConfigError
+from kavka.console.errors import Refused
+
+FORMATS = ("text", "json", "number", "double", "hex", "avro", "null")
+MOST_BYTES = 1_000_000
+TIMEOUT_MS = 15_000
+
+
+def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None:
+    """`name` is the input that is told about where something is wrong with it."""
+    try:
+        match format:
+            case "null":
+                if text:
+                    raise ValueError("null has no text: leave it empty")
+                return None
+            case "text":
+                return text.encode()
+            case "json":
+                json.loads(text)
+                return text.encode()
+            case "number":
+                return _number(text)
+            case "double":
+                return struct.pack(">d", float(text))
+            case "hex":
+                return binascii.unhexlify("".join(text.split()))
+            case "avro":
+                return _avro(text, schema)
+    except (ValueError, RecursionError, struct.error, SerializationError, ConfigError) as error:
+        raise Refused(f"{name} is not {format}: {str(error)[:300] or 'too deep'}", field=name) from None
+    raise Refused(f"{name}: '{format}' is not one of {', '.join(FORMATS)}", field=name)
+
+
+def _number(text: str) -> bytes:
+    """Eight bytes, or as many as `int8`, `int16`, `int32` behind it say."""
+    number, _, kind = text.strip().partition(" ")
+    sizes = {"": ">q", "int64": ">q", "int32": ">i", "int16": ">h", "int8": ">b"}
+    if kind.strip() not in sizes:
+        raise ValueError("a whole number is expected, with int8, int16, int32 or int64 behind it for its size")
+    return struct.pack(sizes[kind.strip()], int(number))
+
+
+def _avro(text: str, schema: str) -> bytes | None:
+    from kavka.client.serializers_extra import AvroSerializer
+
+    if not schema.strip():
+        raise ValueError("its schema is missing")
+    try:
+        serializer = AvroSerializer(json.loads(schema))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ValueError(f"the schema cannot be used: {error}") from None
+    return serializer.serialize("", json.loads(text))
+
+
+def headers_of(text: str) -> list[tuple[str, bytes | None]]:
+    """A line for each: `name: value`; a name without a colon has no value."""
+    found: list[tuple[str, bytes | None]] = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        name, colon, value = line.partition(":")
+        if not name.strip():
+            raise Refused("a header has no name: a line is name: value", field="headers")
+        found.append((name.strip(), value.strip().encode() if colon else None))
+    return found
+
+
+async def send(
+    client: Mapping[str, Any],
+    topic: str,
+    partition: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+    timestamp: int | None = None,
+) -> RecordMetadata:
+    """One message, acknowledged by all in-sync replicas."""
+    if len(key or b"") + len(value or b"") > MOST_BYTES:
+        raise Refused(f"more than {MOST_BYTES} bytes are not sent from here", 413)
+    settings = {
+        **client,
+        "acks": "all",
+        "delivery.timeout.ms": str(TIMEOUT_MS),
+        "request.timeout.ms": str(TIMEOUT_MS - 1000),
+        "max.block.ms": str(TIMEOUT_MS),
+        "linger.ms": "0",
+    }
+    async with Producer(settings) as producer:
+        return await producer.send_and_wait(
+            topic, value=value, key=key, partition=partition, timestamp=timestamp, headers=headers or None
+        )
+
+
+async def copy(
+    client: Mapping[str, Any], record: ConsumerRecord, to_topic: str, to_partition: int | None
+) -> RecordMetadata:
+    """The same bytes and headers, with the time of now."""
+    return await send(client, to_topic, to_partition, record.key, record.value, list(record.headers))
