@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 # A page is content with a sample of this age; the sampler makes a newer one every two seconds while somebody looks.
 FRESH_S = 3.0
 GROUPS_FRESH_S = 6.0
+# A sample of a large cluster takes longer, and so it may be older: the sampler rests ten times as long as one takes.
+FRESH_FACTOR = 12.0
+SHORT_WAIT_S = 0.5
+SETTLE_S = 5.0
 RECENT_POINTS = 900
 """Rates that are kept in memory: half an hour at a sample every two seconds."""
 
@@ -80,7 +84,8 @@ class ClusterHandle:
         self._sampling: asyncio.Task[None] | None = None
         self._grouping: asyncio.Task[None] | None = None
         self._out = (0.0, 0.0)
-        self._stale = False
+        self._stale = self._groups_stale = False
+        self.groups_took = 0.0
         self._seen: set[int] | None = None
         self._listeners: list[Callable[[], None]] = []
 
@@ -106,15 +111,26 @@ class ClusterHandle:
         When it does not answer any more, this is the last that is known, and `error` says why. `groups`: they too.
         """
         self.look()
-        if self._stale or self.sample is None or time.time() - self.sample.at > FRESH_S:
+        if self._stale:
             await self.refresh()
+        elif self.sample is None:
+            await self._wait_for(self._begin_sample(), SHORT_WAIT_S if self.error else None)
+        elif time.time() - self.sample.at > max(FRESH_S, self.sample.took * FRESH_FACTOR):
+            await self._wait_for(self._begin_sample(), SHORT_WAIT_S)
         sample = self.sample
         if sample is None:
             raise Refused(f"no broker answers at {self.settings.servers}: {self.error}", 503)
-        if groups and (self._stale or time.time() - sample.groups_at > GROUPS_FRESH_S) and not self.error:
-            await self.refresh_groups()
+        fresh = max(GROUPS_FRESH_S, self.groups_took * FRESH_FACTOR)
+        if groups and (self._groups_stale or time.time() - sample.groups_at > fresh) and not self.error:
+            waiting_is_due = self._groups_stale or not sample.groups_at
+            await self._wait_for(self._begin_groups(), None if waiting_is_due else SHORT_WAIT_S)
             sample = self.sample or sample
         return sample
+
+    @staticmethod
+    async def _wait_for(task: asyncio.Task[None], limit: float | None) -> None:
+        """With a limit: what is known already is better than a page that does not come."""
+        await asyncio.wait({task}, timeout=limit)
 
     async def topic(self, name: str, *, groups: bool = False) -> Topic:
         """Raises Refused (404) where there is none."""
@@ -125,7 +141,17 @@ class ClusterHandle:
 
     def changed(self) -> None:
         """An action has changed the cluster: the next who looks gets a new sample."""
-        self._stale = True
+        self._stale = self._groups_stale = True
+
+    async def settle(self, condition: Callable[[Sample], bool]) -> None:
+        """After an action: until all brokers that may be asked have heard of it, or a few seconds have passed."""
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
+            self.changed()
+            sample = await self.state()
+            if condition(sample) or self.error:
+                return
+            await asyncio.sleep(0.1)
 
     def on_sample(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Called after every sample, or failure of one; returns what ends that."""
@@ -135,14 +161,23 @@ class ClusterHandle:
     # --- samples: one at a time, shared by all who wait
 
     async def refresh(self) -> None:
-        if self._sampling is None or self._sampling.done():
-            self._sampling = asyncio.create_task(self._sample())
-        await asyncio.shield(self._sampling)
+        """A sample that was begun before something changed may not show it: then another one follows."""
+        if self._stale and self._sampling is not None and not self._sampling.done():
+            await self._wait_for(self._sampling, None)
+        await self._wait_for(self._begin_sample(), None)
 
     async def refresh_groups(self) -> None:
+        await self._wait_for(self._begin_groups(), None)
+
+    def _begin_sample(self) -> asyncio.Task[None]:
+        if self._sampling is None or self._sampling.done():
+            self._sampling = asyncio.create_task(self._sample())
+        return self._sampling
+
+    def _begin_groups(self) -> asyncio.Task[None]:
         if self._grouping is None or self._grouping.done():
             self._grouping = asyncio.create_task(self._group())
-        await asyncio.shield(self._grouping)
+        return self._grouping
 
     async def _sample(self) -> None:
         self._stale = False
@@ -186,11 +221,14 @@ class ClusterHandle:
         sample = self.sample
         if sample is None:
             return
+        self._groups_stale = False
+        began = time.monotonic()
         try:
             groups, problems = await take_groups(self.admin, sample)
         except Exception:
             log.exception("the groups of cluster %s could not be sampled", self.name)
             return
+        self.groups_took = time.monotonic() - began
         before, at = self.sample, time.time()
         if before is None:
             return

@@ -57,6 +57,7 @@ class Sampler:
         sample = cluster.sample
         if sample is not None and not cluster.error:
             every = GROUPS_WATCHED_S if watched(cluster) else UNWATCHED_S
+            every = max(every, min(cluster.groups_took * REST_FACTOR, LONGEST_REST_S))
             if time.time() - sample.groups_at >= every - STEP_S:
                 await cluster.refresh_groups()
             await self._keep(cluster)

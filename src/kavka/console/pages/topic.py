@@ -89,7 +89,7 @@ async def delete_topic(
     found = await fresh_topic(context.cluster, topic)
     check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(found))
     await context.admin.delete_topics([topic])
-    context.cluster.changed()
+    await context.cluster.settle(lambda sample: topic not in sample.topics)
     return Done(f"{topic} was deleted", f"/c/{context.cluster.name}/topics")
 
 
@@ -124,7 +124,9 @@ async def add_partitions(
     if total <= len(found.partitions):
         raise Refused(f"{topic} has {len(found.partitions)} partitions already: there can only be more", field="total")
     await context.admin.create_partitions({topic: total})
-    context.cluster.changed()
+    await context.cluster.settle(
+        lambda sample: topic in sample.topics and len(sample.topics[topic].partitions) >= total
+    )
     return Done(f"{topic} has {total} partitions", topic_address(context, topic))
 
 

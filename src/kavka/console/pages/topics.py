@@ -111,7 +111,7 @@ async def create_topic(
 ) -> Done:
     given = {key: value for key, value in (configs or {}).items() if value not in (None, "")}
     made = await context.admin.create_topics([NewTopic(name.strip(), partitions, replication, configs=given)])
-    context.cluster.changed()
+    await context.cluster.settle(lambda sample: name.strip() in sample.topics)
     count = next(iter(made.values())).num_partitions
     words = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
     return Done(f"{name.strip()} was created{words}", topic_address(context, name.strip()))
