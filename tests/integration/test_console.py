@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kavka.console.auth import Role, UsersFile
-from tests.support.console import ConsoleProcess
+from tests.support.console import ConsoleClient, ConsoleProcess, of_default
 from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import ManagedProcess, free_port, wait_until
 
@@ -43,7 +43,7 @@ def guarded(tmp_path_factory, broker) -> Iterator[ConsoleProcess]:
     for name, role in (("anna", Role.ADMIN), ("bert", Role.OPERATE), ("carl", Role.VIEW)):
         users.put(name, role, f"{name}'s")
     options = ["--users", str(users.path), "--allowed-host", "console.example"]
-    with ConsoleProcess(folder, broker.bootstrap_servers, host="127.0.0.1", options=options) as found:
+    with ConsoleProcess(folder, broker.bootstrap_servers, "--host", "127.0.0.1", *options) as found:
         yield found
 
 
@@ -69,7 +69,7 @@ def test_another_name_of_this_machine_is_refused(console):
 
 
 def test_a_form_of_another_site_changes_nothing(console):
-    path = console.api("/topics/create")
+    path = of_default("/topics/create")
     assert console.post(path, {"name": "forged"}, Origin="http://evil.example").status == 403
     assert console.post(path, {"name": "forged"}, Origin="null").status == 403
     assert console.post(path, {"name": "forged"}, Sec_Fetch_Site="cross-site").status == 403
@@ -80,7 +80,7 @@ def test_a_form_of_another_site_changes_nothing(console):
     assert console.form(path, {"name": "forged", "csrf": "0" * 64}, Cookie=cookie).status == 403
     assert console.form(path, {"name": "forged"}, Cookie=cookie).status == 403
     assert console.post(path, {"name": "forged"}, Cookie=cookie).status == 403
-    assert "forged" not in console.get(console.api("/topics")).text
+    assert "forged" not in console.get(of_default("/topics")).text
     done = console.form(path, {"name": "made", "csrf": token}, Cookie=cookie, Origin=console.origin)
     assert done.status == 403, "the Origin is another than the Host"
     done = console.form(path, {"name": "made", "csrf": token}, Cookie=cookie)
@@ -106,20 +106,20 @@ def test_files_beside_the_static_ones_are_not_served(console):
 
 def test_a_body_without_end_is_not_read_on(console):
     answer = console.request(
-        "POST", console.api("/topics/create"), b" " * 9_000_000, {"Content-Type": "application/json"}
+        "POST", of_default("/topics/create"), b" " * 9_000_000, {"Content-Type": "application/json"}
     )
     assert (answer.status, answer.error) == (413, "this is too large")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'"x"', b"[" * 100_000, b"\xff\xfe"])
 def test_a_body_that_is_no_object_is_refused_in_a_line(console, body):
-    answer = console.request("POST", console.api("/topics/create"), body, {"Content-Type": "application/json"})
+    answer = console.request("POST", of_default("/topics/create"), body, {"Content-Type": "application/json"})
     assert answer.status == 400 and "JSON" in answer.error
 
 
 def test_what_is_not_there_is_said(console):
     assert console.get("/c/nowhere/overview").error == "there is no cluster 'nowhere' here"
-    assert console.get(console.api("/topics/nothing")).error == "there is no topic 'nothing'"
+    assert console.get(of_default("/topics/nothing")).error == "there is no topic 'nothing'"
     page = console.get("/c/default/topics/%3Cscript%3E", Accept="text/html")
     assert page.status == 404 and "<script>" not in page.text.partition("<main")[2]
     assert console.get("/c/default/brokers/7", Accept="text/html").status == 404
@@ -146,7 +146,7 @@ def test_nobody_sees_anything_before_logging_in(guarded):
     for path in ("/api/clusters/default/overview", "/c/default/events", "/api/openapi.json"):
         assert guarded.get(path).status == 401
     assert guarded.get("/api/clusters/default/overview", Authorization=basic("nobody")).status == 401
-    assert guarded.post(guarded.api("/topics/create"), {"name": "x"}).status == 401
+    assert guarded.post(of_default("/topics/create"), {"name": "x"}).status == 401
 
 
 def test_logging_in_and_out(guarded):
@@ -172,13 +172,13 @@ def test_logging_in_and_out(guarded):
 
 def test_a_role_may_what_it_may_and_every_change_is_written_down(guarded):
     carl, anna = basic("carl"), basic("anna")
-    assert guarded.get(guarded.api("/overview"), Authorization=carl).status == 200
-    refused = guarded.post(guarded.api("/topics/create"), {"name": "roles"}, Authorization=carl)
+    assert guarded.get(of_default("/overview"), Authorization=carl).status == 200
+    refused = guarded.post(of_default("/topics/create"), {"name": "roles"}, Authorization=carl)
     assert (refused.status, refused.error) == (403, "this takes the role operate, and carl has view")
     assert guarded.get("/c/default/topics/x/actions", Accept="text/html", Authorization=carl).status == 403
-    assert guarded.get(guarded.api("/audit"), Authorization=carl).status == 403
-    assert guarded.post(guarded.api("/topics/create"), {"name": "roles"}, Authorization=anna).status == 200
-    lines = guarded.get(guarded.api("/audit"), Authorization=anna).json()
+    assert guarded.get(of_default("/audit"), Authorization=carl).status == 403
+    assert guarded.post(of_default("/topics/create"), {"name": "roles"}, Authorization=anna).status == 200
+    lines = guarded.get(of_default("/audit"), Authorization=anna).json()
     kept = [(line["user"], line["action"], line["arguments"].get("name"), line["outcome"]) for line in lines]
     assert ("anna", "create_topic", "roles", "done") in kept
     assert ("carl", "create_topic", None, "this takes the role operate, and carl has view") in kept
@@ -187,9 +187,9 @@ def test_a_role_may_what_it_may_and_every_change_is_written_down(guarded):
 def test_a_user_who_is_removed_is_out_at_once(guarded):
     users = UsersFile(guarded.folder / "users")
     users.put("dora", Role.VIEW, "dora's")
-    assert guarded.get(guarded.api("/overview"), Authorization=basic("dora")).status == 200
+    assert guarded.get(of_default("/overview"), Authorization=basic("dora")).status == 200
     users.remove("dora")
-    assert guarded.get(guarded.api("/overview"), Authorization=basic("dora")).status == 401
+    assert guarded.get(of_default("/overview"), Authorization=basic("dora")).status == 401
 
 
 def test_a_name_that_was_allowed_is_answered(guarded):
@@ -234,8 +234,8 @@ def test_a_cluster_that_does_not_answer_is_said_and_the_pages_wait_for_it(tmp_pa
     with ConsoleProcess(tmp_path, f"localhost:{free_port()}") as lonely:
         page = lonely.get("/c/default/overview", Accept="text/html")
         assert page.status == 503 and "no broker answers at" in page.text
-        assert lonely.get(lonely.api("/topics")).status == 503
-        alerts = lonely.get(lonely.api("/alerts")).json()
+        assert lonely.get(of_default("/topics")).status == 503
+        alerts = lonely.get(of_default("/alerts")).json()
         assert [alert["text"][:17] for alert in alerts] == ["no broker answers"]
 
 
@@ -257,28 +257,28 @@ def test_an_alert_reaches_its_webhook_and_outlives_a_restart(tmp_path, broker):
     try:
         with ConsoleProcess(tmp_path, broker.bootstrap_servers) as first:
             webhook = f"http://127.0.0.1:{hook.server_port}/x"
-            assert first.post(first.api("/alerts/rules"), {"kind": "disk", "webhook": "file:///x"}).status == 400
+            assert first.post(of_default("/alerts/rules"), {"kind": "disk", "webhook": "file:///x"}).status == 400
             values = {"kind": "disk", "threshold": 0, "webhook": webhook}
-            assert first.post(first.api("/alerts/rules"), values).status == 200
+            assert first.post(of_default("/alerts/rules"), values).status == 200
             wait_until(lambda: bool(Hook.received), timeout=PATIENCE_S, what="the webhook hears of it")
             assert (Hook.received[0]["state"], Hook.received[0]["kind"]) == ("raised", "disk")
-            alerts = first.get(first.api("/alerts")).json()
+            alerts = first.get(of_default("/alerts")).json()
             page = first.get("/c/default/topics", Accept="text/html")
             assert "% full" in page.text, "it is on every page"
-            rule = next(r for r in first.get(first.api("/alerts/rules")).json() if r["webhook"] == webhook)
+            rule = next(r for r in first.get(of_default("/alerts/rules")).json() if r["webhook"] == webhook)
             first.stop()
             first.start()
             wait_until(
-                lambda: first.get(first.api("/alerts")).json() == alerts, timeout=PATIENCE_S, what="it is still raised"
+                lambda: first.get(of_default("/alerts")).json() == alerts, timeout=PATIENCE_S, what="it is still raised"
             )
             first.get("/c/default/overview")
             assert len(Hook.received) == 1, "nobody is told twice"
-            path = first.api(f"/alerts/rules/{rule['id']}/delete")
+            path = of_default(f"/alerts/rules/{rule['id']}/delete")
             assert first.post(path, {"confirm": "no"}).status == 400
             assert first.post(path, {"confirm": str(rule["id"]), "seen": "0" * 16}).status == 409
             assert first.post(path, {"confirm": str(rule["id"]), "seen": rule["seen"]}).status == 200
-            assert first.get(first.api("/alerts")).json() == []
-            events = first.get(first.api("/alerts/events")).json()
+            assert first.get(of_default("/alerts")).json() == []
+            events = first.get(of_default("/alerts/events")).json()
             assert events[0]["ended"] is not None
     finally:
         hook.shutdown()
@@ -289,27 +289,17 @@ def test_the_console_beside_a_broker_ends_with_it(tmp_path):
     config = tmp_path / "server.properties"
     config.write_text(f"listeners=PLAINTEXT://localhost:{free_port()}\nlog.dirs={tmp_path / 'logs'}\n")
     server = [sys.executable, "-m", "kavka.cli.main", "server", str(config), "--console", str(port)]
-    beside = ConsoleProcess(tmp_path / "client", "", start=False)
-    beside.port = port
-
-    def answers() -> bool:
-        try:
-            return beside.get(beside.api("/overview")).status == 200
-        except OSError:
-            return False
-
-    def silent() -> bool:
-        try:
-            beside.get("/healthz")
-        except OSError:
-            return True
-        return False
-
+    beside = ConsoleClient(port)
     for end in (signal.SIGTERM, signal.SIGKILL):
         broker = ManagedProcess(server, log=tmp_path / "broker.out")
-        wait_until(answers, timeout=PATIENCE_S, what="the console answers", interval=0.2)
+        wait_until(
+            lambda: beside.answers(of_default("/overview")),
+            timeout=PATIENCE_S,
+            what="the console answers",
+            interval=0.2,
+        )
         broker.signal(end)
-        wait_until(silent, timeout=PATIENCE_S, what="the console is gone", interval=0.2)
+        wait_until(lambda: not beside.answers(), timeout=PATIENCE_S, what="the console is gone", interval=0.2)
         broker.stop()
 
 

@@ -1,18 +1,24 @@
-"""The console as a process of its own, and a small HTTP client that can be as rude as a test needs."""
+"""The console as a process, a small HTTP client that can be as rude as a test needs, and how its pages are used by
+somebody at a browser."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
 
-from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.processes import ManagedProcess, wait_until
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+READY = re.compile(r"The console is at (http://\S+)")
 PATIENCE_S = 60.0
 
 
@@ -30,44 +36,11 @@ class Answer:
         return str(self.json().get("error", ""))
 
 
-class ConsoleProcess:
-    """`kavka console` on a free port of localhost; its data in `folder`."""
+class ConsoleClient:
+    """Asks a console as programs and browsers do; keyword arguments are headers (`Sec_Fetch_Site="none"`)."""
 
-    def __init__(
-        self, folder: Path, servers: str, *, options: Sequence[str] = (), host: str = "localhost", start: bool = True
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.host = host
-        self.port = free_port()
-        self.options = ["--bootstrap-server", servers] if servers else []
-        self.options += ["--host", host, "--port", str(self.port), "--data", str(folder / "data"), *options]
-        self.process: ManagedProcess | None = None
-        if start:
-            self.start()
-
-    @property
-    def origin(self) -> str:
-        return f"http://localhost:{self.port}"
-
-    def start(self) -> None:
-        process = self.process = ManagedProcess(
-            [sys.executable, "-m", "kavka.cli.main", "console", *self.options], log=self.folder / "console.out"
-        )
-
-        def up() -> bool:
-            if not process.running():
-                raise RuntimeError(f"the console ended: {process.log_tail()}")
-            try:
-                return self.get("/healthz").status == 200
-            except OSError:
-                return False
-
-        wait_until(up, timeout=PATIENCE_S, what="the console answers", interval=0.1)
-
-    def stop(self) -> int:
-        assert self.process is not None
-        return self.process.stop()
+    def __init__(self, port: int) -> None:
+        self.port = port
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -81,23 +54,80 @@ class ConsoleProcess:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Answer:
-        return self.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        return self.request("GET", path, headers=_named(headers))
 
     def post(self, path: str, values: object = None, **headers: str) -> Answer:
         """JSON, as a program sends it."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.request(
-            "POST", path, json.dumps(values or {}).encode(), {"Content-Type": "application/json", **given}
-        )
+        given = {"Content-Type": "application/json", **_named(headers)}
+        return self.request("POST", path, json.dumps(values or {}).encode(), given)
 
     def form(self, path: str, values: Mapping[str, str], **headers: str) -> Answer:
         """As a browser sends it."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
-        return self.request("POST", path, urlencode(values).encode(), {**kind, **given})
+        return self.request("POST", path, urlencode(values).encode(), {**kind, **_named(headers)})
 
-    def api(self, path: str) -> str:
-        return f"/api/clusters/default{path}"
+    def api(self, path: str) -> Any:
+        """What the API says, below /api/clusters/default."""
+        answer = self.get(of_default(path))
+        assert answer.status == 200, answer.text
+        return answer.json()
+
+    def answers(self, path: str = "/healthz") -> bool:
+        try:
+            return self.get(path).status == 200
+        except OSError:
+            return False
+
+
+def _named(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def of_default(path: str) -> str:
+    return f"/api/clusters/default{path}"
+
+
+class ConsoleProcess(ConsoleClient):
+    """`kavka console` for a cluster, at a port of its own choice that it keeps when it is started again."""
+
+    def __init__(self, folder: Path, servers: str, *options: str, env: Mapping[str, str] | None = None) -> None:
+        super().__init__(0)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.log = folder / "console.log"
+        self.options = ["--bootstrap-server", servers, "--data", str(folder / "data"), *options]
+        self.env = env
+        self.start()
+
+    def start(self) -> None:
+        before = len(READY.findall(self.log.read_text())) if self.log.exists() else 0
+        self.process = ManagedProcess(
+            [sys.executable, "-m", "kavka.cli.main", "console", *self.options, "--port", str(self.port)],
+            log=self.log,
+            env=self.env,
+        )
+
+        def ready() -> bool:
+            if not self.process.running():
+                raise RuntimeError(f"the console has ended: {self.log.read_text()}")
+            return len(READY.findall(self.log.read_text())) > before
+
+        try:
+            wait_until(ready, timeout=PATIENCE_S, what="the console", interval=0.05)
+        except BaseException:
+            self.close()
+            raise
+        self.origin = READY.findall(self.log.read_text())[-1]
+        self.port = urlsplit(self.origin).port or 0
+
+    def searches(self) -> int:
+        return int(self.get("/api/searches").json()["running"])
+
+    def stop(self) -> int:
+        return self.process.stop()
+
+    def close(self) -> None:
+        self.process.kill()
 
     def __enter__(self) -> ConsoleProcess:
         return self
@@ -105,5 +135,33 @@ class ConsoleProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process is not None and self.process.running():
-            self.stop()
+        self.close()
+
+
+# --- at a browser
+
+
+def opened(page: Page, identity: str) -> Locator:
+    """A part that folds, unfolded."""
+    part = page.locator(f"details#{identity}")
+    if part.get_attribute("open") is None:
+        part.locator("> summary").click()
+    return part
+
+
+def send(form: Locator, button: str, says: str) -> None:
+    """Press a form's button, and see what it is answered, there or on the page that follows."""
+    from playwright.sync_api import expect
+
+    page = form.page
+    form.get_by_role("button", name=button, exact=True).first.click()
+    line = form.locator(".answer").or_(page.locator("#said"))
+    expect(line.filter(has_text=re.compile(says)).first).to_be_visible()
+
+
+def refused(form: Locator, button: str, says: str) -> None:
+    """The same, where the answer is a no: in the form, in words."""
+    from playwright.sync_api import expect
+
+    form.get_by_role("button", name=button, exact=True).first.click()
+    expect(form.locator(".answer.bad")).to_contain_text(re.compile(says))

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import uvicorn
 
@@ -26,7 +27,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
     settings.check()
     listener = bind(settings.host, settings.port)
     with contextlib.closing(listener):
-        app = create_app(settings)
+        app = create_app(replace(settings, port=listener.getsockname()[1]))
         config = uvicorn.Config(
             app,
             log_config=None,
