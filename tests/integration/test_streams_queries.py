@@ -47,6 +47,8 @@ def with_stores_of_all_kinds(topic: str) -> Topology:
     by_key.windowed_by(SessionWindows.of_inactivity_gap_and_grace(500, 5000)).count(Materialized.as_("sessions"))
     history = Stores.persistent_versioned_key_value_store("history", 60_000)
     builder.table(f"{topic}-table", None, Materialized.as_(history))
+    sums = builder.table(f"{topic}-sums").group_by(lambda key, value: (value, key))
+    sums.count(Materialized.as_("by-value"))
     builder.global_table(f"{topic}-everywhere", None, Materialized.as_("everywhere"))
     return builder.build()
 
@@ -55,11 +57,12 @@ def test_stores_are_read_while_the_application_runs(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics(
-        [NewTopic(f"{topic}-in-1", 2), NewTopic(f"{topic}-table", 1), NewTopic(f"{topic}-everywhere", 1)]
+        [NewTopic(f"{topic}-in-1", 2), *(NewTopic(f"{topic}-{one}", 1) for one in ("table", "sums", "everywhere"))]
     )
     fill(target, f"{topic}-in-1", [(key, b"x", at) for key in (b"a", b"b", b"ab") for at in (100, 300, 1500)])
     versions = [(b"k", b"old", 100), (b"k", b"new", 200), (b"gone", b"x", 100), (b"gone", None, 200)]
     fill(target, f"{topic}-table", versions)
+    fill(target, f"{topic}-sums", [(b"1", b"x", 100), (b"2", b"x", 100), (b"3", b"y", 100)])
     fill(target, f"{topic}-everywhere", [(b"k", b"v", 100)])
     more = {"metadata_max_age_ms": 1000, "application_server": "here:7070"}
     streams = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
@@ -124,11 +127,19 @@ def test_stores_are_read_while_the_application_runs(
     left = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).enable_stale_stores()
     assert streams.store(left).get("a") == 3
 
+    # Begun anew, with what the first life left in the topic between the two steps of by-value.
+    again = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
+    again.clean_up()
+    with again:
+        again.process_all_available()
+        by_value = again.store(StoreQueryParameters.from_name_and_type("by-value", TYPES.key_value_store()))
+        wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the counts anew", interval=1)
+
 
 def told_of(streams: KafkaStreams, topic: str) -> None:
     (client,) = streams.metadata_for_all_streams_clients()
     assert client.host_info == HostInfo("here", 7070)
-    assert client.state_store_names == {"counts", "windows", "sessions", "history", "everywhere"}
+    assert {"counts", "windows", "sessions", "history", "everywhere", "by-value"} < client.state_store_names
     assert {TopicPartition(f"{topic}-in-1", 0), TopicPartition(f"{topic}-table", 0)} <= client.topic_partitions
     assert streams.streams_metadata_for_store("nothing") == []
     partition = streams.query_metadata_for_key("counts", "a").partition
@@ -136,5 +147,5 @@ def told_of(streams: KafkaStreams, topic: str) -> None:
         asked = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(number)
         assert streams.store(asked).get("a") == (3 if number == partition else None)
     (thread,) = streams.metadata_for_local_threads()
-    assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0"]
+    assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0", "2_0", "3_0"]
 

@@ -16,8 +16,13 @@ from kavka.pipeline.streams.cogrouped import (
     TimeWindowedCogroupedKStream,
 )
 from kavka.pipeline.streams.driver import TestInputTopic, TestOutputTopic, TestRecord, TopologyTestDriver
-from kavka.pipeline.streams.engine import ProcessorContext, PunctuationType, Record, RecordMetadata
-from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException, TopologyException
+from kavka.pipeline.streams.engine import ErrorContext, ProcessorContext, PunctuationType, Record, RecordMetadata
+from kavka.pipeline.streams.errors import (
+    FailedProcessingException,
+    InvalidStateStoreException,
+    StreamsException,
+    TopologyException,
+)
 from kavka.pipeline.streams.grouped import KGroupedStream, KGroupedTable, SessionWindowedKStream, TimeWindowedKStream
 from kavka.pipeline.streams.kstream import BranchedKStream, KStream
 from kavka.pipeline.streams.ktable import KTable
@@ -76,6 +81,8 @@ __all__ = [
     "CogroupedKStream",
     "Consumed",
     "EmitStrategy",
+    "ErrorContext",
+    "FailedProcessingException",
     "GlobalKTable",
     "Grouped",
     "HostInfo",

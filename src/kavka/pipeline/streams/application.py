@@ -439,14 +439,15 @@ def _starting(topics: Mapping[str, int], policies: Mapping[str, str]) -> str:
 
 
 def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
-    """Where reading begins, by topic. The application's own topics are always read from their beginning."""
+    """Where reading begins, by topic, when there is no state yet. The application's own topics hold nothing then but
+    what was left when the state was forgotten, and that would count twice."""
     found = {}
     for node in topology.nodes.values():
         if not isinstance(node, SourceNode):
             continue
         for topic in node.topics:
             if topic in topology.internal_topics:
-                found[f"{settings.application_id}-{topic}"] = "earliest"
+                found[f"{settings.application_id}-{topic}"] = "latest"
             else:
                 found[topic] = node.reset_policy or settings.reset
     return found
@@ -500,7 +501,8 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _one_line(error: BaseException) -> str:
     """Of what Spark wraps around an error of ours, the error."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    marks = ("StreamsException:", "PipelineError:", "OptionError:", "DataLoss:", "TopologyException:")
+    names = ("FailedProcessingException", "StreamsException", "PipelineError", "OptionError", "DataLoss")
+    marks = tuple(f"{name}:" for name in (*names, "TopologyException"))
     for line in lines:
         for mark in marks:
             if mark in line:

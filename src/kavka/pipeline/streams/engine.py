@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
+from kavka.pipeline.streams.errors import FailedProcessingException, InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import CONTINUE, Settings
 from kavka.pipeline.streams.stores import Store
@@ -22,6 +22,9 @@ from kavka.pipeline.streams.windows import Duration, millis
 log = logging.getLogger(__name__)
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+# The most that a batch and a record have around key and value, without headers.
+_AROUND = 82
 
 STREAM_TIME, WALL_CLOCK_TIME = "stream-time", "wall-clock-time"
 
@@ -189,6 +192,31 @@ class UserNode(Node):
             close()
 
 
+class ErrorContext(NamedTuple):
+    """Where a step failed; a punctuator works on no record."""
+
+    node: str
+    task_id: str
+    record: RecordMetadata | None
+
+
+class Guard:
+    """Stands for a node where there is a processing exception handler, which is asked about what the node itself cannot
+    do with a record."""
+
+    def __init__(self, node: Node, task: Task) -> None:
+        self.name = node.name
+        self._process, self._task = node.process, task
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            self._process(key, value, timestamp, headers)
+        except FailedProcessingException:
+            raise
+        except Exception as error:
+            self._task.ask_about(self.name, Record(key, value, timestamp, headers), error)
+
+
 class Source:
     """Where records come in."""
 
@@ -233,6 +261,7 @@ class Sink:
         self._key: Serde = (spec.key_serde or default_key).resolved(default_key, default_value)
         self._value: Serde = (spec.value_serde or default_value).resolved(default_value, default_key)
         self._partitioner = spec.partitioner
+        self._most = task.settings.max_request - _AROUND
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         topic = self._topic if isinstance(self._topic, str) else self._topic(key, value, self._task.record)
@@ -240,10 +269,12 @@ class Sink:
             raise StreamsException(f"{self.name} would write a record with the time {timestamp} to {topic}")
         try:
             data = self._key.serialize(key), self._value.serialize(value)
+            if len(data[0] or b"") + len(data[1] or b"") > self._most:
+                raise StreamsException(f"the record is larger than max.request.size ({self._most + _AROUND} bytes)")
         except StreamsException as error:
             if self._task.settings.production_handler(topic, (key, value, timestamp, headers), error) == CONTINUE:
                 return
-            raise StreamsException(f"{self.name} to {topic}: {error}") from None
+            raise FailedProcessingException(f"{self.name} to {topic}: {error}") from None
         collector = self._task.collector
         chosen = None
         if self._partitioner is not None:
@@ -300,7 +331,18 @@ class Task:
             else:
                 made[spec.name] = Sink(spec, self)
         for spec in sub.nodes:
-            made[spec.name].children = [made[one.name] for one in topology.children(spec.name)]
+            made[spec.name].children = [self._guarded(made[one.name]) for one in topology.children(spec.name)]
+
+    def _guarded(self, node: Any) -> Any:
+        return node if self.settings.processing_handler is None or isinstance(node, Sink) else Guard(node, self)
+
+    def ask_about(self, node: str, record: Record | None, error: Exception) -> None:
+        """What becomes of an error of the user's: it is passed over, or it ends the stream."""
+        handler = self.settings.processing_handler
+        if handler is None:
+            raise error
+        if handler(ErrorContext(node, self.task_id, self.record), record, error) != CONTINUE:
+            raise FailedProcessingException(f"{node}: {type(error).__name__}: {error}") from error
 
     def start(self, meta: Mapping[str, Any] | None = None) -> None:
         """When the stores have been restored. `meta` is what `meta()` gave when they were kept."""
@@ -389,9 +431,14 @@ class Task:
     def punctuate(self, kind: str, time: int) -> bool:
         """Call what is due; whether there was something. What was missed is made up for by one call."""
         called = False
-        for _, one in list(self._punctuations):
+        for name, one in list(self._punctuations):
             if one.kind == kind and not one.cancelled and one.next <= time:
-                one.callback(time)
+                try:
+                    one.callback(time)
+                except FailedProcessingException:
+                    raise
+                except Exception as error:
+                    self.ask_about(name, None, error)
                 called = True
                 one.next += one.interval
                 if one.next <= time:

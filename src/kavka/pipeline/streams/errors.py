@@ -7,6 +7,10 @@ class StreamsException(Exception):
     """Something that stops a stream; the message says what and where."""
 
 
+class FailedProcessingException(StreamsException):
+    """What a handler was asked about and said FAIL to: no other handler is asked."""
+
+
 class TopologyException(StreamsException):
     """A topology that cannot be: told when it is built or compiled."""
 

@@ -25,8 +25,8 @@ OWN = frozenset(
         "cache.max.bytes.buffering", "statestore.cache.max.bytes", "processing.guarantee", "state.dir",
         "num.stream.threads", "commit.interval.ms", "default.deserialization.exception.handler",
         "deserialization.exception.handler", "default.production.exception.handler", "production.exception.handler",
-        "default.timestamp.extractor", "replication.factor", "max.records.per.batch", "spark.master",
-        "application.server",
+        "processing.exception.handler", "default.timestamp.extractor", "replication.factor", "max.records.per.batch",
+        "spark.master", "application.server",
     }
 )  # fmt: skip
 WITHOUT_EFFECT = frozenset(
@@ -48,15 +48,20 @@ def _log_and_continue(where: Any, what: Any, error: Exception) -> str:
     return CONTINUE
 
 
+_FAILING = frozenset(
+    {"LogAndFailExceptionHandler", "LogAndFailProcessingExceptionHandler", "DefaultProductionExceptionHandler", "fail"}
+)
+
+
 def _handler(setting: Any, name: str) -> Handler:
     if setting is None:
         return _log_and_fail
     if callable(setting):
         return setting  # type: ignore[no-any-return]
     short = str(setting).rsplit(".", 1)[-1]
-    if short in ("LogAndContinueExceptionHandler", "continue"):
+    if short in ("LogAndContinueExceptionHandler", "LogAndContinueProcessingExceptionHandler", "continue"):
         return _log_and_continue
-    if short in ("LogAndFailExceptionHandler", "DefaultProductionExceptionHandler", "fail"):
+    if short in _FAILING:
         return _log_and_fail
     raise StreamsException(f"{name}={setting}: give LogAndContinueExceptionHandler, LogAndFail… or a function")
 
@@ -79,6 +84,8 @@ class Settings:
     master: str | None = None
     deserialization_handler: Handler = _log_and_fail
     production_handler: Handler = _log_and_fail
+    processing_handler: Handler | None = None
+    max_request: int = 1024 * 1024
     timestamp_extractor: Callable[..., int] | None = None
     clients: Mapping[str, str] = field(default_factory=dict)
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -133,6 +140,12 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
             given.get("production.exception.handler", given.get("default.production.exception.handler")),
             "default.production.exception.handler",
         ),
+        processing_handler=(
+            _handler(given["processing.exception.handler"], "processing.exception.handler")
+            if given.get("processing.exception.handler") is not None
+            else None
+        ),
+        max_request=_number(given, "max.request.size", 1024 * 1024, 0),
         timestamp_extractor=given.get("default.timestamp.extractor"),
         clients={
             name: str(value)

@@ -1,0 +1,323 @@
+"""What the comparison with Kafka's driver does not show: state taken up again, caches, handlers, what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.streams.application import policies_of
+from kavka.pipeline.streams.engine import Task
+from kavka.pipeline.streams.plan import make_plan
+from kavka.pipeline.streams.settings import settings_of
+from kavka.streams import (
+    BufferConfig,
+    Consumed,
+    EmitStrategy,
+    ErrorContext,
+    Joined,
+    KafkaStreams,
+    Materialized,
+    Named,
+    Produced,
+    PunctuationType,
+    Serdes,
+    SessionWindows,
+    Stores,
+    StreamsBuilder,
+    StreamsException,
+    Suppressed,
+    TimeWindows,
+    TopologyException,
+    TopologyTestDriver,
+    UnlimitedWindows,
+)
+from tests.support import streams_cases
+
+
+class Restarted(TopologyTestDriver):
+    """Whose tasks can be made anew from what is kept of them, as Spark's are after a crash."""
+
+    def restart(self, topology: Any) -> None:
+        global_stores: dict[str, Any] = {}
+        for tasks in (self._globals, self._tasks):
+            for index, old in enumerate(tasks):
+                sub = next(one for one in topology.subtopologies() if f"{one.id}_0" == old.task_id)
+                task = Task(topology, sub, self._settings, self, self.now, global_stores=global_stores)
+                for name, store in old.stores.items():
+                    for key, value in list(store.entries()):
+                        task.stores[name].restore(key, value)
+                task.start(pickle.loads(pickle.dumps(old.meta())))
+                for topic in old.sources:
+                    for node in topology.patterns():
+                        task.also_reads(node.name, topic)
+                if sub.global_:
+                    global_stores.update(task.stores)
+                tasks[index] = task
+
+
+@pytest.mark.parametrize("name", streams_cases.CASES)
+def test_tasks_that_are_made_anew_from_their_state_go_on_as_if_nothing_had_been(name: str) -> None:
+    topology = streams_cases.topology_of(name)
+    found = []
+    with Restarted(topology, {"cache.max.bytes.buffering": 0}) as driver:
+        for number, (topic, key, value, timestamp) in enumerate(streams_cases.RECORDS):
+            if number % 7 == 3:
+                driver.restart(topology)
+            if name == "pattern" or topic in driver.source_topics():
+                driver.create_input_topic(topic).pipe_input(key, value, timestamp)
+        for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
+            for record in driver.create_output_topic(topic).read_records_to_list():
+                value = "null" if record.value is None else record.value
+                found.append(f"{topic} {record.key} {value} {record.timestamp}")
+    assert found == streams_cases.driven(name)
+
+
+def test_a_foreign_keys_topics_have_the_partitions_of_those_they_are_read_with() -> None:
+    builder = StreamsBuilder()
+    orders, customers = builder.table("orders"), builder.table("customers")
+    orders.join(customers, lambda order: order, lambda one, two: one, Named.as_("j")).to_stream().to("out")
+    plan = make_plan(builder.build(), {"orders": 3, "customers": 2}, 2)
+    assert plan.partitions["j-subscription-registration-topic"] == 2
+    assert plan.partitions["j-subscription-response-topic"] == 3
+    assert [(task.sub, task.partition) for task in plan.tasks] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+
+
+def test_a_table_is_joined_with_itself_by_a_foreign_key() -> None:
+    builder = StreamsBuilder()
+    people = builder.table("people", None, Materialized.as_("people"))
+    joined = people.join(people, lambda name, boss: boss, lambda name, boss, bosses: f"{boss} under {bosses}")
+    joined.to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.create_input_topic("people")
+        source.pipe_key_value_list([("ann", "bob"), ("bob", "cat"), ("bob", "dan")])
+        told = driver.create_output_topic("out").read_key_values_to_list()
+        assert told == [("ann", "bob under cat"), ("ann", "bob under dan"), ("bob", None)]
+
+
+def test_the_foreign_key_may_be_of_the_key_too_and_of_other_types() -> None:
+    builder = StreamsBuilder()
+    orders = builder.table("orders", Consumed.with_(Serdes.Integer(), Serdes.Json()))
+    customers = builder.table("customers", Consumed.with_(Serdes.Long(), Serdes.String()))
+    joined = orders.left_join(
+        customers,
+        foreign_key_extractor=lambda key, order: order.get("c"),
+        joiner=lambda order, name: [order["n"], name],
+    )
+    joined.to_stream().to("out", Produced.with_(Serdes.Integer(), Serdes.Json()))
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("customers", Serdes.Long(), Serdes.String()).pipe_input(5, "ada")
+        source = driver.create_input_topic("orders", Serdes.Integer(), Serdes.Json())
+        source.pipe_key_value_list([(1, {"c": 5, "n": 1}), (2, {"n": 2}), (1, {"n": 3}), (1, None)])
+        told = driver.create_output_topic("out", Serdes.Integer(), Serdes.Json()).read_key_values_to_list()
+        assert told == [(1, [1, "ada"]), (2, [2, None]), (1, [3, None]), (1, None)]
+
+
+def test_streams_that_are_grouped_together_tell_a_key_once_with_a_cache() -> None:
+    builder = StreamsBuilder()
+    one, two = builder.stream("a").group_by_key(), builder.stream("b").group_by_key()
+    table = one.cogroup(lambda k, v, total: total + v).cogroup(two, lambda k, v, total: total + "/" + v).aggregate(str)
+    table.to_stream().to("out")
+    task = Task(builder.topology, builder.topology.subtopologies()[0], settings_of({"application.id": "x"}, False),
+                sent := Sent(), lambda: 0, caching=True)  # fmt: skip
+    task.start()
+    task.process("a", 0, 0, b"k", b"1", 10)
+    task.process("b", 0, 0, b"k", b"2", 20)
+    task.process("a", 0, 1, b"k", b"3", 30)
+    assert sent.values == []
+    task.flush()
+    assert sent.values == [b"1/23"]
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+
+    def send(self, topic: str, key: Any, value: bytes | None, *more: Any) -> None:
+        self.values.append(value)
+
+    def partitions(self, topic: str) -> int:
+        return 1
+
+
+def test_a_versioned_store_knows_what_was() -> None:
+    builder = Stores.versioned_key_value_store_builder(
+        Stores.persistent_versioned_key_value_store("v", 100), Serdes.String(), Serdes.String()
+    )
+    store: Any = builder.build(Serdes.String(), Serdes.String())
+    assert store.put("k", "b", 20) == store.LATEST
+    assert store.put("k", "a", 10) == 20
+    assert store.put("k", "d", 40) == store.LATEST
+    assert store.get("k") == ("d", 40, None)
+    assert store.get("k", 39) == ("b", 20, 40)
+    assert store.get("k", 9) is None
+    assert store.delete("k", 30) == ("b", 20, 40)
+    assert (store.get("k", 35), store.get("k", 29)) == (None, ("b", 20, 30))
+    assert store.put("k", "e", 150) == store.LATEST
+    assert store.put("k", "late", 49) == store.NOT_PUT
+    # What ended before the history begins is gone, also from what is kept of it.
+    assert [key[-1] for key, _ in store.entries()] == [40, 150]
+    assert store.get("k", 60) == ("d", 40, 150)
+    assert store.get("k", 45) is None
+    store.put("k", None, 160)
+    store.put("other", "x", 300)
+    assert [key for key, _ in store.entries()] == [b"other" + (300).to_bytes(8)]
+    assert [key for key, value in store.changes.items() if value is not None] == [b"other" + (300).to_bytes(8)]
+
+
+def test_a_production_handler_is_asked_about_what_cannot_be_written() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    large = {"max.request.size": 1000}
+    with TopologyTestDriver(builder.build(), large) as driver, pytest.raises(StreamsException, match="larger than max"):
+        driver.create_input_topic("in").pipe_input("a", "x" * 1000)
+    asked: list[Any] = []
+
+    def handler(topic: str, record: Any, error: Exception) -> str:
+        asked.append((topic, record[0], str(error)))
+        return "CONTINUE"
+
+    with TopologyTestDriver(builder.build(), {**large, "production.exception.handler": handler}) as driver:
+        driver.create_input_topic("in").pipe_key_value_list([("a", "x" * 1000), ("b", "x")])
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("b", "x")]
+    assert asked == [("out", "a", "the record is larger than max.request.size (1000 bytes)")]
+
+
+def test_a_processing_handler_is_asked_about_what_fails_and_the_rest_goes_on() -> None:
+    builder = StreamsBuilder()
+    source = builder.stream("in")
+    source.map_values(int).map_values(str).to("numbers")
+    source.to("all")
+    asked: list[Any] = []
+
+    def handler(where: ErrorContext, record: Any, error: Exception) -> str:
+        asked.append((where.node, where.task_id, where.record and where.record.offset, record.value))
+        return "FAIL" if record.value == "fatal" else "CONTINUE"
+
+    with TopologyTestDriver(builder.build(), {"processing.exception.handler": handler}) as driver:
+        source_topic = driver.create_input_topic("in")
+        source_topic.pipe_key_value_list([("a", "1"), ("b", "no number"), ("c", "3")])
+        assert driver.create_output_topic("numbers").read_values_to_list() == ["1", "3"]
+        assert driver.create_output_topic("all").read_values_to_list() == ["1", "no number", "3"]
+        with pytest.raises(StreamsException, match="KSTREAM-MAPVALUES-0000000001: ValueError: invalid literal"):
+            source_topic.pipe_input("d", "fatal")
+    node = "KSTREAM-MAPVALUES-0000000001"
+    assert asked == [(node, "0_0", 1, "no number"), (node, "0_0", 3, "fatal")]
+
+
+def test_a_processing_handler_is_asked_about_punctuators() -> None:
+    class Failing:
+        def init(self, context: Any) -> None:
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.fail)
+
+        def process(self, record: Any) -> None: ...
+
+        def fail(self, timestamp: int) -> None:
+            raise ValueError("no")
+
+    builder = StreamsBuilder()
+    builder.stream("in").process(Failing)
+    asked: list[Any] = []
+
+    def handler(where: ErrorContext, record: Any, error: Exception) -> str:
+        asked.append((where.node, where.record, record, str(error)))
+        return "CONTINUE"
+
+    with TopologyTestDriver(builder.build(), {"processing.exception.handler": handler}) as driver:
+        driver.advance_wall_clock_time(10)
+    assert asked == [("KSTREAM-PROCESSOR-0000000001", None, None, "no")]
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(ValueError, match="no"):
+        driver.advance_wall_clock_time(10)
+
+
+def test_a_pattern_reads_the_topics_that_match_it_as_a_whole() -> None:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("in-[0-9]+")).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in-1").pipe_input("a", "1")
+        driver.create_input_topic("in-22").pipe_input("a", "22")
+        assert driver.create_output_topic("out").read_values_to_list() == ["1", "22"]
+        with pytest.raises(StreamsException, match="Unknown topic: in-1-and-more"):
+            driver.create_input_topic("in-1-and-more").pipe_input("a", "1")
+
+
+def test_a_pattern_and_a_name_may_not_mean_the_same_topic() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in-1")
+    with pytest.raises(TopologyException, match=r"Pattern in-\.\* will match a topic .* in-1"):
+        builder.stream(re.compile("in-.*"))
+    builder.stream(re.compile("other-.*"))
+    with pytest.raises(TopologyException, match="has already been registered"):
+        builder.stream(re.compile("other-.*"))
+
+
+def test_new_topics_of_a_pattern_change_neither_the_tasks_nor_what_the_state_fits() -> None:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("in-.*")).group_by(lambda key, value: value).count()
+    before, now = (builder.topology.with_topics(there) for there in (["in-1", "else"], ["in-1", "in-2", "else"]))
+    one = make_plan(before, {"in-1": 2}, 2)
+    two = make_plan(now, {"in-1": 2, "in-2": 2}, 2)
+    assert one.fingerprint(before)["digest"] == two.fingerprint(now)["digest"]
+    assert one.fingerprint(before)["patterns"] == {"KSTREAM-SOURCE-0000000000": 2}
+
+
+def test_what_is_left_in_the_applications_own_topics_is_not_read_by_another_life_of_it() -> None:
+    builder = StreamsBuilder()
+    builder.table("in").group_by(lambda key, value: (value, key)).count(Materialized.as_("c"))
+    found = policies_of(builder.build(), settings_of({"application.id": "x"}, need_servers=False))
+    assert found == {"in": "earliest", "x-c-repartition": "latest"}
+
+
+def test_clean_up_forgets_the_state_and_nothing_beside_it(tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    config = {"application.id": "mine", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path)}
+    for name in ("mine", "other"):
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+    KafkaStreams(builder.build(), config).clean_up()
+    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+
+
+def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
+    builder = StreamsBuilder()
+    stream, table = builder.stream("a"), builder.table("b")
+    history = Stores.persistent_versioned_key_value_store("v", 100)
+    with pytest.raises(TopologyException, match="only supported for non-versioned"):
+        builder.table("c", None, Materialized.as_(history)).suppress(
+            Suppressed.until_time_limit(10, BufferConfig.unbounded())
+        )
+    with pytest.raises(TopologyException, match="must be versioned to use a grace period"):
+        stream.join(table, lambda x, y: x, Joined.with_(grace_period=10))
+    with pytest.raises(TopologyException, match="unlimited windows never close"):
+        stream.group_by_key().windowed_by(UnlimitedWindows.of()).emit_strategy(EmitStrategy.on_window_close())
+    with pytest.raises(TopologyException, match="the store w is a window store"):
+        stream.group_by_key().count(Materialized.as_(Stores.persistent_window_store("w", 100, 10)))
+    with pytest.raises(TopologyException, match="the store v is a versioned store"):
+        builder.global_table("d", None, Materialized.as_(history))
+    with pytest.raises(TopologyException, match="cannot be grouped together with a KTable"):
+        stream.group_by_key().cogroup(lambda k, v, a: a).cogroup(table, lambda k, v, a: a)
+    with pytest.raises(TopologyException, match="historyRetention cannot be negative"):
+        Stores.persistent_versioned_key_value_store("v", -1)
+    with pytest.raises(TopologyException, match="by their names, or by one pattern alone"):
+        builder.stream(["x", re.compile("y")])
+
+
+def test_final_results_are_told_also_when_time_jumps_past_the_retention() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    windows = grouped.windowed_by(TimeWindows.of_size_with_no_grace(10)).emit_strategy(EmitStrategy.on_window_close())
+    sessions = grouped.windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(10))
+    windows.count().to_stream(lambda key, count: key.key).to("windows", Produced.with_(Serdes.String(), Serdes.Long()))
+    sessions.emit_strategy(EmitStrategy.on_window_close()).count().to_stream(lambda key, count: key.key).to(
+        "sessions", Produced.with_(Serdes.String(), Serdes.Long())
+    )
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.create_input_topic("in")
+        for key, timestamp in (("a", 1), ("a", 2), ("b", 3), ("c", 1000)):
+            source.pipe_input(key, "x", timestamp)
+        for name in ("windows", "sessions"):
+            out = driver.create_output_topic(name, value_serde=Serdes.Long())
+            assert out.read_key_values_to_list() == [("a", 2), ("b", 1)]
