@@ -100,22 +100,22 @@ def test_sigterm_while_logs_are_recovered_ends_the_start_after_the_log_under_way
 
     def slow(*args, **more):
         opened.append(args)
-        time.sleep(0.1)
+        if len(opened) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if len(opened) >= 3:
+            # The loop hears of the signal in its own time: long before the other logs would all be open.
+            time.sleep(0.5)
         return real(*args, **more)
 
     monkeypatch.setattr(loading.Log, "open", slow)
     ready = []
 
     async def body() -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.3, os.kill, os.getpid(), signal.SIGTERM)
-        began = time.monotonic()
         await serve(settings(tmp_path), ready.append)
-        assert time.monotonic() - began < 3
 
     run(body)
     assert not ready
-    assert 0 < len(opened) < 50
+    assert 3 <= len(opened) < 50
     monkeypatch.undo()
 
     async def starts() -> None:
