@@ -7,8 +7,10 @@ import re
 from uuid import UUID
 
 from kavka.cli.tool import ToolError
+from kavka.common import topics
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS = topics.INTERNAL_TOPICS | {"__share_group_state"}
+"""Of any cluster that the tools are used with; brokers of ours have the first two."""
 NO_ID = UUID(int=0)
 
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kavka.common.properties import parse_properties
 from kavka.storage.checkpoint import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -68,44 +69,6 @@ class MetaProperties:
     version: int = 0
     directory_id: str | None = None
     others: dict[str, str] = field(default_factory=dict)
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    out: list[str] = []
-    chars = iter(text)
-    for char in chars:
-        if char == "\\":
-            following = next(chars, "")
-            if following == "u":
-                digits = "".join(next(chars, "") for _ in range(4))
-                if len(digits) < 4:
-                    raise ValueError(f"a character is cut off: \\u{digits}")
-                out.append(chr(int(digits, 16)))
-            else:
-                out.append(_ESCAPES.get(following, following))
-        else:
-            out.append(char)
-    return "".join(out)
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties format as far as it occurs in files that Kafka writes: no line goes on in the next one."""
-    found: dict[str, str] = {}
-    for raw in text.splitlines():
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        at = 0
-        while at < len(line) and line[at] not in "=: \t":
-            at += 2 if line[at] == "\\" else 1
-        key, rest = line[:at], line[at:].lstrip()
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip()
-        found[_unescape(key)] = _unescape(rest)
-    return found
 
 
 def _escape(text: str) -> str:

@@ -14,7 +14,8 @@ import pytest
 from kavka.api import registry
 from kavka.api.context import RequestContext
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.service import CONSUMER_OFFSETS, GroupCoordinator
+from kavka.common.topics import CONSUMER_OFFSETS
+from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.internal_topic import java_hash, partition_for
 from kavka.coordinator.runtime import HostState
 from kavka.metadata.store import NoNode

@@ -10,6 +10,7 @@ from typing import Any
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
+from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.topics import CachedTopics
 from kavka.coordinator.group.shard import CommitItem, GroupShard, check_group_id
@@ -29,7 +30,6 @@ from kavka.replication.partition import Partition, RunInWorker
 
 log = logging.getLogger(__name__)
 
-CONSUMER_OFFSETS = "__consumer_offsets"
 # The version of OffsetCommit whose rules hold for commits in transactions.
 _NO_TIMES_IN_REQUEST = 8
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
+from kavka.common.topics import TRANSACTION_STATE
 from kavka.common.types import TopicPartition
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
 from kavka.coordinator.operations import NOTHING, Timers
@@ -25,7 +26,6 @@ from kavka.replication.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_STATE = "__transaction_state"
 RETRY_COMPLETION_S = 0.1
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 

@@ -12,9 +12,10 @@ from uuid import UUID
 from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
+from kavka.common.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kavka.common.types import TopicPartition
-from kavka.coordinator.group.service import CONSUMER_OFFSETS, GroupCoordinator
-from kavka.coordinator.transaction.service import TRANSACTION_STATE, TransactionCoordinator
+from kavka.coordinator.group.service import GroupCoordinator
+from kavka.coordinator.transaction.service import TransactionCoordinator
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kavka.protocol.messages.update_metadata import (
     UpdateMetadataPartitionState,
