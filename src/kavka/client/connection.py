@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -30,10 +31,15 @@ from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
 WRITE_LIMIT = 16 * 1024 * 1024
+# A large answer is received in pieces of this size, not as the network brings it: with each, the loop's thread asks for
+# the interpreter's lock twice, which the program's thread may be busy with.
+PIECE = 512 * 1024
 # The largest answer that is believed: more than fetch.max.bytes can be set to is a peer that does not speak Kafka.
 MAX_RESPONSE = 0x7FFFFFFF
 # Pieces of a request from this size on are handed to the transport as they are, smaller ones joined first.
 LARGE_PIECE = 4096
+
+_LINUX = sys.platform == "linux"
 
 _pack_head = Struct(">ihhi").pack
 _unpack_size = Struct(">i").unpack_from
@@ -97,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         encoded = client_id.encode()
         self._client_id = len(encoded).to_bytes(2, "big") + encoded
         self._transport: asyncio.Transport | None = None
+        self._socket: Any = None
+        self._wake_at = 1
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
         self._codecs: dict[tuple[int, int], Codec] = {}
@@ -147,14 +155,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _set_buffers(self, send_buffer: int, receive_buffer: int) -> None:
         assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if send_buffer >= 0:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         # What a client has in flight is limited by other means; this is for a broker that does not read at all.
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
 
@@ -288,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._socket = transport.get_extra_info("socket")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:
@@ -299,7 +307,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._body is not None:
                 self._body_filled += size
-                if self._body_filled == len(self._body):
+                left = len(self._body) - self._body_filled
+                self._wake_for(left)
+                if not left:
                     frame, self._body = self._body, None
                     self._answered(memoryview(frame))
                 return
@@ -322,6 +332,7 @@ class Connection(asyncio.BufferedProtocol):
                     have = end - start - 4
                     body[:have] = view[start + 4 : end]
                     self._body, self._body_filled, self._filled = body, have, 0
+                    self._wake_for(size - have)
                     return
                 break
             self._answered(memoryview(bytes(view[start + 4 : after])))
@@ -332,6 +343,15 @@ class Connection(asyncio.BufferedProtocol):
             rest = end - start
             self._buffer[:rest] = self._buffer[start:end]
             self._filled = rest
+
+    def _wake_for(self, left: int) -> None:
+        """So many bytes of a large answer are still to come: the loop need not wake up for a few of them. The kernel
+        wakes it up earlier where the connection ends, or where the socket's buffer is full."""
+        wake_at = max(1, min(left, PIECE))
+        if wake_at != self._wake_at and self._socket is not None and _LINUX:
+            self._wake_at = wake_at
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
 
     def _answered(self, frame: memoryview) -> None:
         if not self._in_flight:

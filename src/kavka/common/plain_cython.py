@@ -1,3 +1,22 @@
 """Stands in for the `cython` module where a file that can be compiled runs as plain Python, without Cython."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 compiled = False
+
+
+def cclass(decorated: T) -> T:
+    return decorated
+
+
+def no_gc(decorated: T) -> T:
+    return decorated
+
+
+def freelist(size: int) -> Callable[[T], T]:
+    return cclass

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+import sys
 import time
 from typing import Any
 
 import pytest
 
-from kavka.client.connection import BUFFER_SIZE, Connection
+from kavka.client.connection import BUFFER_SIZE, PIECE, Connection
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion
 from kavka.common.errors import ErrorCode
 from kavka.protocol.api_keys import ApiKey
@@ -110,6 +112,40 @@ def test_a_large_answer_is_received_whole_and_stays_as_it_is(size: int, chunk: i
         feed(connection, coordinator(3, 8))
         assert (await third).node_id == 8
         assert bytes(got) == records
+
+    asyncio.run(work())
+
+
+class Socket:
+    """Notes when the kernel is asked to wake the loop up."""
+
+    def __init__(self) -> None:
+        self.wake_at = [1]
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        self.wake_at.append(value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems wake the loop up for every byte")
+def test_the_loop_is_woken_up_for_pieces_of_a_large_answer_and_never_for_more_than_is_to_come() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        connection._socket = sock = Socket()
+        records = bytes(5 * PIECE // 2)
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
+        data = frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic])) + coordinator(2, 7)
+        first = connection.send(FetchRequest(), timeout=5)
+        second = connection.send(FindCoordinatorRequest(), timeout=5)
+        while data:
+            assert sock.wake_at[-1] <= min(PIECE, len(data))
+            size = max(sock.wake_at[-1], 20_000)
+            feed(connection, data[:size])
+            data = data[size:]
+        assert len((await first).responses[0].partitions[0].records) == len(records)
+        assert (await second).node_id == 7
+        assert PIECE in sock.wake_at
+        assert sock.wake_at[-1] == 1
 
     asyncio.run(work())
 

@@ -11,7 +11,6 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 
-@cython.freelist(1024)
 cdef class ConsumerRecord:
     cdef public object topic, key, value
     cdef public object _headers

@@ -32,6 +32,8 @@ def is_compiled() -> bool:
     return bool(cython.compiled)
 
 
+@cython.freelist(1024)
+@cython.cclass
 class ConsumerRecord:
     """A record as the program gets it. `timestamp` is in milliseconds, -1 where there is none.
 

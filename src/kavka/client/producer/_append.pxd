@@ -104,9 +104,6 @@ cdef class Batch:
     cpdef bint add_waiter(self, waiter) except -1
 
 
-# Not seen by the garbage collector: its one reference is to its batch, which lets go of its futures when it is done.
-@cython.no_gc
-@cython.freelist(256)
 cdef class RecordFuture:
     cdef public Batch batch
     cdef public long index

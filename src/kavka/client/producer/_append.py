@@ -202,6 +202,10 @@ class Batch:
         return True
 
 
+# Not seen by the garbage collector: its one reference is to its batch, which lets go of its futures when it is done.
+@cython.no_gc
+@cython.freelist(256)
+@cython.cclass
 class RecordFuture:
     """What `send` returns. Costs nothing until it is asked: what is known is in the batch.
 

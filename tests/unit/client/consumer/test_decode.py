@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from types import ModuleType
 from typing import Any
@@ -395,3 +396,13 @@ def test_headers_come_back_as_they_were_written(headers: Any) -> None:
 def test_headers_that_lie_are_an_error(hot: ModuleType, data: bytes) -> None:
     with pytest.raises(KafkaError):
         hot.parse_headers(data)
+
+
+def test_compiled_records_are_used_again_so_that_a_poll_does_not_call_the_garbage_collector() -> None:
+    hot = loaded(forms.COMPILED)
+    data = batch(0, *[b"v"] * 500)
+    take(fetched(hot, data))
+    before = gc.get_stats()[0]["collections"]
+    for _ in range(50):
+        assert len(take(fetched(hot, data))) == 500
+    assert gc.get_stats()[0]["collections"] - before < 10
