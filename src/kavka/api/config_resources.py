@@ -15,7 +15,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
 def table_of(resource_type: int) -> ConfigTable:

@@ -71,6 +71,7 @@ HANDLER_MODULES = (
     "allocate_producer_ids",
     "consumer_group_heartbeat",
     "consumer_group_describe",
+    "list_config_resources",
     "describe_topic_partitions",
 )
 

@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the codes are those that Apache Kafka 3.9.1 gave."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the codes are those that Apache Kafka 3.9.1 gave;
+ListConfigResources: as 4.3.0 answered."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 from kavka.common.errors import ErrorCode
 from kavka.controller.topics import NewTopic
 from kavka.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
+from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.unit.api.support import Client, with_client
 
 E = ErrorCode
@@ -228,3 +230,24 @@ def test_loggers_are_described_and_set_while_the_broker_runs(tmp_path: Path) -> 
         with_topic(tmp_path, body)
     finally:
         logger.setLevel(logging.NOTSET)
+
+
+def test_what_has_settings_is_listed_by_type(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        await client.broker.topics.create_topics([NewTopic("b", 1, 1), NewTopic("a", 1, 1)], timeout_ms=5000)
+
+        async def listed(*types: int, version: int = 1) -> list[tuple[int, str]]:
+            answer = await client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
+            assert answer.error_code == 0
+            return [(found.resource_type, found.resource_name) for found in answer.config_resources]
+
+        topics, brokers, loggers = [(2, "a"), (2, "b")], [(4, "0"), (4, "1")], [(8, "0"), (8, "1")]
+        assert await listed() == loggers + brokers + topics
+        assert await listed(2, 4) == brokers + topics
+        assert await listed(8, 8) == loggers
+        assert await listed(16, 32) == []
+        assert await listed(version=0) == []
+        answer = await client.ask(ListConfigResourcesRequest(resource_types=[2, 99]), 1)
+        assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+    with_client(tmp_path, body, brokers=(0, 1))
