@@ -61,6 +61,7 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "spark-source": spark.run_source,
     "spark-sink": spark.run_sink,
     "spark-latency": spark.run_latency,
+    "streams-word-count": spark.run_word_count,
 }
 # With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {

@@ -1,6 +1,7 @@
 """Our source and sink on Spark 4.3 beside Spark 4.0.0 with its own connector, on one broker of ours.
 
     python -m bench --only spark-source --only spark-sink --only spark-latency [--records 2000000] [--pairs 5]
+    python -m bench --only streams-word-count --records 10000000 [--pairs 5]
 
 Each figure is that of a process of Spark's own; the rounds in it are one after the other, and the first, in which the
 JVM is cold, does not count. The connector of 4.3 cannot be had, so that of 4.0.0 is what there is to compare with.
@@ -8,8 +9,10 @@ JVM is cold, does not count. The connector of 4.3 cannot be had, so that of 4.0.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -23,6 +26,9 @@ from tests.support import spark40
 
 JOBS = Path(__file__).parent / "spark_jobs.py"
 PER_PROCESS = 4
+WORDS_IN_A_LINE = 10
+VOCABULARY = 20_000
+SYLLABLES = ("ka", "ve", "lo", "mi", "stra", "ten", "Re", "du")
 CONNECTOR = f"the connector of Spark {spark40.VERSION}"
 
 
@@ -65,6 +71,41 @@ def run_latency(options: Options) -> list[Row]:
             with _trickle(broker.bootstrap_servers, topics[0]):
                 pairs.append(_pair("latency", broker.bootstrap_servers, topics, rounds=100))
     return [ClientRow("micro-batch, topic to topic, p50", "ms", pairs, "≤ 1.5 ×", at_most=1.5)]
+
+
+def run_word_count(options: Options) -> list[Row]:
+    """`options.records` are words: ten in a line."""
+    from kavka import Admin, NewTopic
+    from kavka.testing import Broker
+
+    lines = max(1, options.records // WORDS_IN_A_LINE)
+    pairs: list[tuple[float, float]] = []
+    with Broker() as broker:
+        servers = broker.bootstrap_servers
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topics([NewTopic("lines", 4)])
+        fill_lines(servers, "lines", lines)
+        for index in range(options.pairs):
+            found = {}
+            for kind in ("streams", "by-hand") if index % 2 == 0 else ("by-hand", "streams"):
+                arguments = ["lines", str(lines), kind]
+                found[kind] = _measure([sys.executable], "kavka", "", "word_count", servers, arguments, PER_PROCESS)
+                print(f"  word count, {lines:,} lines, {kind}: {found[kind]:,.0f} lines/s", flush=True)
+            pairs.append((found["streams"], found["by-hand"]))
+    return [ClientRow("word count: streams beside PySpark by hand", "lines/s", pairs, "≥ 0.9 ×", 0.9)]
+
+
+def fill_lines(servers: str, topic: str, count: int) -> None:
+    """Lines of ten words, some of which are frequent and most are not, as in a text."""
+    from kavka import Producer
+
+    chance = random.Random(8)
+    words = [f"{chance.choice(SYLLABLES)}{chance.choice(SYLLABLES)}{number}" for number in range(VOCABULARY)]
+    weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
+    with Producer(bootstrap_servers=servers, linger_ms=50, batch_size=200_000) as producer:
+        for _ in range(count):
+            line = " ".join(chance.choices(words, cum_weights=weights, k=WORDS_IN_A_LINE))
+            producer.send(topic, line.encode())
 
 
 def fill(servers: str, topic: str, count: int) -> None:

@@ -98,6 +98,66 @@ def latency(form, jars, servers, rounds, source_topic, sink_topic):
     return found[10:]
 
 
+def word_count(form, jars, servers, rounds, topic, count, kind):
+    """Lines/s of a word count from its start to its last result: as Kafka Streams says it, or written by hand for the
+    same source and sink. One output for each word and micro-batch; counts as text in the one, as Kafka's Long in the
+    other."""
+    spark = session(form, jars, 2)
+    run = {"streams": _word_count_of_streams, "by-hand": _word_count_by_hand}[kind]
+    rates = []
+    for number in range(rounds):
+        folder = tempfile.mkdtemp()
+        began = time.perf_counter()
+        run(spark, servers, topic, f"{topic}-{kind}-{number}", folder)
+        rates.append(int(count) / (time.perf_counter() - began))
+        print(kind, number, f"{rates[-1]:,.0f}", file=sys.stderr, flush=True)
+    return rates
+
+
+def _word_count_by_hand(spark, servers, topic, output, folder):
+    """Spark lets no sink written in Python take a stream of updates: each batch is written as a batch."""
+
+    def write(frame, number):
+        frame.write.format("kavka").option("kafka.bootstrap.servers", servers).option("topic", output).mode(
+            "append"
+        ).save()
+
+    query = (
+        spark.readStream.format("kavka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("explode(split(lower(CAST(value AS STRING)), ' ')) AS word")
+        .groupBy("word")
+        .count()
+        .selectExpr("word AS key", "CAST(count AS STRING) AS value")
+        .writeStream.foreachBatch(write)
+        .outputMode("update")
+        .option("checkpointLocation", folder)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _word_count_of_streams(spark, servers, topic, output, folder):
+    from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
+
+    builder = StreamsBuilder()
+    (
+        builder.stream(topic)
+        .flat_map_values(lambda line: line.lower().split(" "))
+        .group_by(lambda key, word: word)
+        .count()
+        .to_stream()
+        .to(output, Produced.with_(Serdes.String(), Serdes.Long()))
+    )
+    settings = {"bootstrap.servers": servers, "application.id": output, "state.dir": folder}
+    with KafkaStreams(builder.build(), settings, spark) as streams:
+        streams.process_all_available()
+
+
 if __name__ == "__main__":
     job, form, jars, servers, rounds, *arguments = sys.argv[1:]
     print("RESULT " + json.dumps(globals()[job](form, jars, servers, int(rounds), *arguments)), flush=True)

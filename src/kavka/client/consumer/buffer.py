@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 
 from kavka.client.consumer._decode import Columns, ConsumerRecord, Fetched
 from kavka.client.consumer.errors import RecordDeserializationError
@@ -121,8 +120,10 @@ class FetchBuffer:
         return out
 
     def _waiting(self) -> int:
-        """About how many bytes there are, of the first two answers."""
-        return sum(fetched.end - fetched.batch_end for fetched in islice(self._queue, 2))
+        """About how many bytes there are, of the first two answers. By their places: the loop may append meanwhile,
+        which ends an iteration with an error."""
+        queue = self._queue
+        return sum(queue[at].end - queue[at].batch_end for at in range(min(2, len(queue))))
 
     def _usable(self, fetched: Fetched, state: PartitionState) -> bool:
         if fetched.version != state.version:

@@ -86,6 +86,21 @@ class StreamAggregate(TableNode):
         super().__init__(store, send_old)
         self._initializer, self._aggregator = initializer or _nothing, aggregator
 
+    @property
+    def counts(self) -> bool:
+        """Whether it does nothing but count, so that `add` may be called."""
+        return self._initializer is zero and self._aggregator is plus_one
+
+    def add(self, key: Any, number: int, timestamp: int, headers: Headers) -> None:
+        """So many records at once; the time is that of the latest of them."""
+        assert self.store is not None
+        held = self.store.get(key)
+        old = None if held is None else held[0]
+        stamp = timestamp if held is None else max(timestamp, held[1])
+        new = (old or 0) + number
+        self.store.put(key, ValueAndTimestamp(new, stamp))
+        self.tell(key, new, old, stamp, headers, self.ident(key))
+
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.store is None:
             return

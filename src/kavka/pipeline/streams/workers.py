@@ -4,7 +4,7 @@ Between the steps records travel packed: one row holds many, marshalled, since a
 A row to a task is (origin topic, origin partition, first offset, records), each record (topic, partition, offset, key,
 value, timestamp, headers) with the name of the topic that the task's source reads. A row of results is a list of
 (topic, key, value, timestamp, headers, partition). A record to no task but a topic, in a row to a task, has the origin
-topic None.
+topic None. What was counted on the way (`combining.py`) has the topic that is counted as its origin.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.client.producer._append import murmur2
+from kavka.pipeline.streams.combining import Counts, Lane, combinable, count, lane
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.settings import Settings
+from kavka.pipeline.streams.state import put_all
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import Subtopology, Topology
 
@@ -46,6 +49,8 @@ OUT_ARROW = pa.schema(
 )
 PACKED_ARROW = pa.schema([("task", pa.int32()), ("data", pa.binary())])
 _CHUNK = 20_000
+# Keys that a task counts before it passes the numbers on.
+_MOST_COUNTED = 500_000
 
 Sent = tuple[str, bytes | None, bytes | None, int, Headers, int | None]
 
@@ -63,6 +68,7 @@ class Job:
         self.topology, self.settings, self.plan = topology, settings, plan
         self.partitions = dict(partitions)
         self.run, self.caching = run, caching
+        self.combined = {self.full_name(topic) for topic in combinable(topology, plan, settings, caching)}
 
     def full_name(self, topic: str) -> str:
         return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic
@@ -171,6 +177,8 @@ def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         out = _Out(job)
         tasks = _tasks(job, plan.feeding, out)
+        counts = {topic: Counts() for topic in job.combined}
+        lanes = _lanes(job, tasks)
         packs: dict[tuple[int, str | None, int], list[Any]] = {}
         count = 0
 
@@ -181,37 +189,89 @@ def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
             else:
                 pack[1].append(record)
 
-        for batch in batches:
-            for row in _rows(batch):
-                topic, partition, offset = row[:3]
+        def pass_on(topic: str, partition: int, offset: int) -> None:
+            """What the tasks here have sent."""
+            nonlocal count
+            for name, key, value, stamp, headers, chosen in out.sent:
+                to = shuffled.get(name)
+                if to is None:
+                    home = all_keys[partition % len(all_keys)]
+                    add(home, None, partition, offset, (name, key, value, stamp, headers, chosen))
+                    continue
+                if name in counts:
+                    counts[name].add(key or b"", stamp, headers)
+                    continue
+                number = (murmur2(key or b"") & 0x7FFFFFFF) % len(to) if chosen is None else chosen
+                record = (name, number, offset, key, value, stamp, headers)
+                add(to[number % len(to)], topic, partition, offset, record)
                 count += 1
-                if topic in direct:
-                    keys = direct[topic]
-                    add(keys[partition % len(keys)], topic, partition, offset, row)
-                elif topic in everywhere:
-                    for home in all_keys:
-                        add(home, topic, partition, offset, row)
+            out.sent.clear()
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            for name, found in counts.items():
+                to = shuffled[name]
+                parts: dict[int, list[Any]] = {}
+                for one in found.take():
+                    parts.setdefault(to[(murmur2(one[0]) & 0x7FFFFFFF) % len(to)], []).append(one)
+                if parts:
+                    yield _packed({(home, name, 0): [0, records] for home, records in parts.items()})
+
+        for batch in batches:
+            for topic, partition, part in _of_one_partition(batch):
+                if topic in lanes and lanes[topic][0].run(part, counts[lanes[topic][1]]):
+                    pass_on(topic, partition, 0)
                 else:
-                    tasks[topic].process(*row)
-                    for name, key, value, stamp, headers, chosen in out.sent:
-                        to = shuffled.get(name)
-                        if to is None:
-                            home = all_keys[partition % len(all_keys)]
-                            add(home, None, partition, offset, (name, key, value, stamp, headers, chosen))
-                            continue
-                        number = (murmur2(key or b"") & 0x7FFFFFFF) % len(to) if chosen is None else chosen
-                        record = (name, number, offset, key, value, stamp, headers)
-                        add(to[number % len(to)], topic, partition, offset, record)
+                    for row in _rows(part):
+                        offset = row[2]
                         count += 1
-                    out.sent.clear()
-                if count >= _CHUNK:
-                    yield _packed(packs)
-                    packs.clear()
-                    count = 0
+                        if topic in direct:
+                            keys = direct[topic]
+                            add(keys[partition % len(keys)], topic, partition, offset, row)
+                        elif topic in everywhere:
+                            for home in all_keys:
+                                add(home, topic, partition, offset, row)
+                        else:
+                            tasks[topic].process(*row)
+                            pass_on(topic, partition, offset)
+                        if count >= _CHUNK:
+                            yield _packed(packs)
+                            packs.clear()
+                            count = 0
+                if sum(map(len, counts.values())) >= _MOST_COUNTED:
+                    yield from counted()
         if packs:
             yield _packed(packs)
+        yield from counted()
 
     return run
+
+
+def _lanes(job: Job, tasks: Mapping[str, Task]) -> dict[str, tuple[Lane, str]]:
+    """For topics whose records are counted and nothing else: the lane to take, and what it leads to."""
+    sinks = {
+        sink.name: job.full_name(sink.topic)
+        for sub in job.plan.feeding
+        for sink in sub.sinks
+        if isinstance(sink.topic, str) and job.full_name(sink.topic) in job.combined
+    }
+    found = {topic: lane(task, topic, sinks) for topic, task in tasks.items()}
+    return {topic: one for topic, one in found.items() if one is not None}
+
+
+def _of_one_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Topic, partition and rows. A batch is of one partition, unless Spark has put tasks together."""
+    if not batch.num_rows:
+        return
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    if len(pc.unique(topics)) == 1 and len(pc.unique(partitions)) == 1:
+        yield topics[0].as_py(), partitions[0].as_py(), batch
+        return
+    at = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
+    start = 0
+    for index in range(1, len(at) + 1):
+        if index == len(at) or at[index] != at[start]:
+            yield *at[start], batch.slice(start, index - start)
+            start = index
 
 
 def _packed(packs: Mapping[tuple[int, str | None, int], list[Any]]) -> pa.RecordBatch:
@@ -243,6 +303,7 @@ class _Running:
         slot = next(one for one in job.plan.tasks if one.key == key)
         sub = next(one for one in job.plan.stateful if one.id == slot.sub)
         self.out = _Out(job)
+        self._combined = job.combined
         global_stores: dict[str, Store] = {}
         self.globals: dict[str, Task] = {}
         for one in job.plan.globals:
@@ -269,9 +330,12 @@ class _Running:
     def run(self, packs: list[Any]) -> None:
         """Global tables first, then records in the order of their times, each partition's in its own order."""
         queues: dict[tuple[str, int], list[Any]] = {}
+        counted: dict[str, list[Any]] = {}
         for topic, partition, _, records in sorted(packs, key=lambda pack: pack[2]):
             if topic is None:
                 self.out.sent += records
+            elif topic in self._combined:
+                counted.setdefault(topic, []).extend(records)
             else:
                 queues.setdefault((topic, partition), []).extend(records)
         for at in [one for one in queues if one[0] in self.globals]:
@@ -280,6 +344,8 @@ class _Running:
         process = self.task.process
         for record in _in_time(list(queues.values())):
             process(*record)
+        for topic, records in counted.items():
+            count(self.task, topic, records)
 
 
 def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
@@ -347,11 +413,7 @@ class TaskProcessor(StatefulProcessor):
         running.task.flush()
         for number, store in enumerate(running.stores):
             prefix = number.to_bytes(2)
-            for at, value in store.changes.items():
-                if value is not None:
-                    self._stores.updateValue((prefix + at,), (value,))
-                else:
-                    self._stores.removeKey((prefix + at,))
+            put_all(self._stores, ((prefix + at, value) for at, value in store.changes.items()))
             store.changes.clear()
         due = running.task.next_wall_clock() if self._timers else None
         if due is not None and (not timer or due < timer):

@@ -240,3 +240,22 @@ def test_records_know_partitions_and_topics() -> None:
     assert [r.value for r in records.records(("t", 1))] == [b"c"]  # type: ignore[arg-type]
     assert records.records("other") == [] and not Records()
     assert repr(records) == "Records(t-0: 2, t-1: 1)"
+
+
+def test_what_the_loop_appends_meanwhile_does_not_disturb_who_takes_columns() -> None:
+    setup = Setup()
+    real = setup.fetch(0, 0, b"a")
+
+    class Appending:
+        """Asked for its size, as a thread that is interrupted there by the loop's."""
+
+        source, version, end = real.source, real.version, real.end
+
+        @property
+        def batch_end(self) -> int:
+            setup.buffer.append(real)
+            return int(real.batch_end)
+
+    setup.buffer._queue.appendleft(Appending())  # type: ignore[arg-type]
+    assert setup.buffer._waiting() == 2 * (real.end - real.batch_end)
+    assert len(setup.buffer._queue) == 3
