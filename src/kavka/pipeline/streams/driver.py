@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.queries import QueryableStoreType, QueryableStoreTypes, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.stores import Store
@@ -118,8 +119,21 @@ class TopologyTestDriver:
         """A store by its name; None if there is none."""
         return self.get_all_state_stores().get(name)
 
-    get_key_value_store = get_timestamped_key_value_store = get_state_store
-    get_window_store = get_session_store = get_state_store
+    get_timestamped_key_value_store = get_timestamped_window_store = get_state_store
+    get_session_store = get_versioned_key_value_store = get_state_store
+
+    def get_key_value_store(self, name: str) -> Any:
+        """A table's store shows its values alone."""
+        return self._plain(name, QueryableStoreTypes.key_value_store())
+
+    def get_window_store(self, name: str) -> Any:
+        return self._plain(name, QueryableStoreTypes.window_store())
+
+    def _plain(self, name: str, kind: QueryableStoreType) -> Any:
+        store = self.get_state_store(name)
+        if store is None or not store.builder.timestamped:
+            return store
+        return read_only(name, kind, store, lambda bounds: store, lambda: sum(1 for _ in store.entries()))
 
     def get_all_state_stores(self) -> dict[str, Any]:
         return {name: store for task in (*self._globals, *self._tasks) for name, store in task.stores.items()}

@@ -305,6 +305,80 @@ def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
         builder.stream(["x", re.compile("y")])
 
 
+def test_a_topology_is_drawn_as_a_graph() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
+    assert builder.build().describe().picture() == """graph TD
+  subgraph s0 [Sub-topology 0]
+    KSTREAM_SOURCE_0000000000["KSTREAM-SOURCE-0000000000"]
+    KSTREAM_AGGREGATE_0000000001["KSTREAM-AGGREGATE-0000000001<br/>counts"]
+    KTABLE_TOSTREAM_0000000002["KTABLE-TOSTREAM-0000000002"]
+    KSTREAM_SINK_0000000003["KSTREAM-SINK-0000000003"]
+  end
+  KSTREAM_SOURCE_0000000000 --> KSTREAM_AGGREGATE_0000000001
+  t_in(["in"]) --> KSTREAM_SOURCE_0000000000
+  KSTREAM_AGGREGATE_0000000001 --> KTABLE_TOSTREAM_0000000002
+  KTABLE_TOSTREAM_0000000002 --> KSTREAM_SINK_0000000003
+  KSTREAM_SINK_0000000003 --> t_out(["out"])
+"""
+
+
+def test_the_drivers_stores_show_values_with_their_times_or_without() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in").group_by_key()
+    grouped.count(Materialized.as_("counts"))
+    grouped.windowed_by(TimeWindows.of_size_with_no_grace(10)).count(Materialized.as_("windows"))
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("a", "x", 25)
+        assert driver.get_key_value_store("counts").get("a") == 1
+        assert list(driver.get_key_value_store("counts").all()) == [("a", 1)]
+        assert driver.get_key_value_store("counts").approximate_num_entries() == 1
+        assert driver.get_timestamped_key_value_store("counts").get("a") == (1, 25)
+        assert driver.get_window_store("windows").fetch("a", 20) == 1
+        assert driver.get_timestamped_window_store("windows").fetch("a", 20) == (1, 25)
+        assert driver.get_key_value_store("nothing") is None
+
+
+def test_a_topology_that_the_state_does_not_fit_is_refused(tmp_path: Path) -> None:
+    def application(name: str) -> tuple[KafkaStreams, dict[str, Any]]:
+        builder = StreamsBuilder()
+        builder.stream("in").group_by_key().count(Materialized.as_(name))
+        topology = builder.build()
+        config = {"application.id": "mine", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path)}
+        return KafkaStreams(topology, config), make_plan(topology, {"in": 2}, 2).fingerprint(topology)
+
+    one, now = application("counts")
+    one._keep(now, one._kept())
+    one._keep(now, one._kept())
+    other, changed = application("others")
+    with pytest.raises(StreamsException, match=r"of another topology \(sub-topology 0 has the stores .*others.*counts"):
+        other._keep(changed, other._kept())
+    (tmp_path / "mine" / "topology.json").write_text("{")
+    with pytest.raises(StreamsException, match="cannot be read"):
+        other._kept()
+
+
+def planned(name: str) -> str:
+    topology = streams_cases.topology_of(name)
+    topology = topology.with_topics(["a", "b"]) if topology.patterns() else topology
+    plan = make_plan(topology, {"a": 2, "b": 2}, 2)
+    lines = [f"=== {name}: {plan.width} wide"]
+    for kind, subs in (("plain", plan.stateless), ("before the shuffle", plan.feeding), ("global", plan.globals)):
+        lines += [f"  {sub.id} {kind}" for sub in subs]
+    for sub in plan.stateful:
+        tasks = [f"{task.partition}@{task.key}" for task in plan.tasks if task.sub == sub.id]
+        lines.append(f"  {sub.id} in tasks {' '.join(tasks)}")
+    lines += [f"  shuffled to {sub}: {topic}" for topic, sub in plan.shuffled.items()]
+    lines += [f"  a topic of {plan.partitions[topic]}: {topic}" for topic in plan.internal]
+    return "\n".join(lines)
+
+
+def test_what_runs_where_is_as_it_was() -> None:
+    """golden/streams-plans.txt: state in checkpoints depends on it, so a change is one that users must hear of."""
+    found = "\n".join(planned(name) for name in streams_cases.CASES) + "\n"
+    assert found == (Path(__file__).resolve().parents[3] / "golden" / "streams-plans.txt").read_text()
+
+
 def test_final_results_are_told_also_when_time_jumps_past_the_retention() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in").group_by_key()
