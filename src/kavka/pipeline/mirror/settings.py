@@ -133,7 +133,7 @@ def simple_flow(
     age = consumer.get("metadata.max.age.ms", "300000")
     if not age.isdigit():
         raise OptionError(f"metadata.max.age.ms must be a number of milliseconds, not '{age}'")
-    return Flow(
+    flow = Flow(
         source="source",
         target="target",
         consumer=_consumer(consumer),
@@ -155,6 +155,8 @@ def simple_flow(
         abort_on_failure=abort_on_failure,
         **more,
     )
+    _check(flow)
+    return flow
 
 
 def _flow(given: Mapping[str, str], source: str, target: str, enabled: bool) -> Flow:
@@ -195,9 +197,17 @@ def _flow(given: Mapping[str, str], source: str, target: str, enabled: bool) -> 
         internal_factors=factors,
         **found,
     )
+    _check(flow)
+    return flow
+
+
+def _check(flow: Flow) -> None:
     # A wrong pattern is found now, not when the first topic is looked at.
     assert flow.topic_filter and flow.group_filter and flow.config_filter
-    return flow
+    if flow.enabled and flow.exactly_once and not flow.state_dir:
+        raise OptionError("exactly once needs state.dir: a folder for what has to be known after a crash")
+    if flow.exactly_once and not flow.abort_on_failure:
+        raise OptionError("exactly once cannot leave out records that the target refuses: abort.on.send.failure is true")
 
 
 def _client(given: Mapping[str, str], cluster: str, pair: str, side: str, kind: str) -> dict[str, str]:
@@ -295,4 +305,3 @@ def _warn_of_unknown(given: Mapping[str, str], clusters: Iterable[str]) -> None:
             log.warning("%s is no setting%s", full, f"; did you mean {near[0]}?" if near else "")
         elif name == "sync.topic.acls.enabled" and given[full].strip().lower() == "true":
             log.warning("ACLs are not synced: %s has no effect", full)
-
