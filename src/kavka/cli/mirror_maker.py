@@ -51,7 +51,7 @@ COMMAND = Command(
         Option("new.consumer", "Has no effect: there is no other.", hidden=True),
     ),
     examples=(
-        "kavka mirror-maker --consumer.config source.properties --producer.config target.properties --include 'orders.*'",
+        "kavka mirror-maker --consumer.config source.properties --producer.config target.properties --include orders",
     ),
 )  # fmt: skip
 

@@ -45,9 +45,7 @@ class OffsetSyncs:
         self._tp = TopicPartition(flow.offset_syncs_topic, 0)
         self._admin = admin
         settings = consumer_settings(flow.offset_syncs_settings)
-        self._consumer = Consumer(
-            {**settings, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
-        )
+        self._consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
         self._consumer.assign([self._tp])
         self._consumer.seek_to_beginning([self._tp])
         self._known: dict[TopicPartition, Translation] = {}

@@ -159,6 +159,7 @@ class RunningFlow:
         assert spark is not None
         flow = self.flow.to_json()
         try:
+            _make_active(spark)
             spark.dataSource.register(MirrorDataSource)
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.flow.name)
             frame = spark.readStream.format(FORMAT).option("flow", flow).load()
@@ -242,6 +243,11 @@ class Mirror:
         deadline = time.monotonic() + timeout
         for flow in self.flows:
             flow.join(max(0.0, deadline - time.monotonic()))
+
+
+def _make_active(spark: Any) -> None:
+    """A sink is looked for in the session that is active in the thread, and a new thread has none."""
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _offsets(text: Any) -> dict[TopicPartition, int]:

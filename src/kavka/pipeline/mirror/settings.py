@@ -207,7 +207,9 @@ def _check(flow: Flow) -> None:
     if flow.enabled and flow.exactly_once and not flow.state_dir:
         raise OptionError("exactly once needs state.dir: a folder for what has to be known after a crash")
     if flow.exactly_once and not flow.abort_on_failure:
-        raise OptionError("exactly once cannot leave out records that the target refuses: abort.on.send.failure is true")
+        raise OptionError(
+            "exactly once cannot leave out records that the target refuses: abort.on.send.failure is true"
+        )
 
 
 def _client(given: Mapping[str, str], cluster: str, pair: str, side: str, kind: str) -> dict[str, str]:
