@@ -27,9 +27,10 @@ def browser() -> Iterator[Browser]:
     """Chromium without a window. A loud skip where there is none, a failure on CI."""
     path = need_command("chromium", "chromium")
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import expect, sync_playwright
     except ImportError:
         skip_loudly("playwright is not here: pip install playwright")
+    expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-dev-shm-usage"])
