@@ -44,7 +44,6 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("cli/console.py", "console"),
         ("cli/connect.py", "pipeline"),
         ("cli/dump_indexes.py", "storage"),
-        ("cli/mirror_maker.py", "pipeline"),
         ("cli/pipeline.py", "streams"),
         ("cli/server.py", "broker"),
         ("cli/server.py", "metadata"),
