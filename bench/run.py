@@ -21,6 +21,7 @@ from bench import (
     consume,
     groups,
     idle_connections,
+    mirror,
     perf_tools,
     produce,
     python_clients,
@@ -62,6 +63,7 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "spark-sink": spark.run_sink,
     "spark-latency": spark.run_latency,
     "streams-word-count": spark.run_word_count,
+    "mirror": mirror.run,
 }
 # With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {

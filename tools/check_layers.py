@@ -44,6 +44,7 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
         ("cli/console.py", "console"),
         ("cli/connect.py", "pipeline"),
         ("cli/dump_indexes.py", "storage"),
+        ("cli/mirror_maker.py", "pipeline"),
         ("cli/pipeline.py", "streams"),
         ("cli/server.py", "broker"),
         ("cli/server.py", "metadata"),

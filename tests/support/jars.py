@@ -56,6 +56,10 @@ MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "connect-transforms", "3.9.1"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
+    "mirror-3.9.1": (
+        ("org.apache.kafka", "connect-mirror", "3.9.1"),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
     "spark-connector-4.0.0": (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
 }
 

@@ -71,7 +71,7 @@ _end, _decide = two_phase.Driver._end, two_phase.DecisionWriter.write
 _prepare = two_phase.Producer.prepare_transaction
 
 
-def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = None) -> Any:
+def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = None, **more: Any) -> Any:
     stage = stage_of(options.topic) if attempt.batch == BATCH else ""
     if stage == "before_write":
         halt(stage)
@@ -85,7 +85,7 @@ def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = No
         return _prepare(producer, timeout)
 
     two_phase.Producer.prepare_transaction = prepare  # type: ignore[method-assign]
-    return _write(options, where, batches, attempt, before)
+    return _write(options, where, batches, attempt, before, **more)
 
 
 def commit(self: Any, batch: int, reports: Any) -> None:

@@ -28,6 +28,7 @@ class Tool(NamedTuple):
 
 BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
 CLUSTER, PIPELINE, CONNECT = "Clusters and ZooKeeper", "Streams", "Connect"
+MIRROR = "Mirroring"
 REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Measuring and verifying", "This command"
 
 TOOLS = (
@@ -95,6 +96,11 @@ TOOLS = (
     Tool("verifiable-consumer", PERFORMANCE, "print what a consumer sees as JSON", "kavka.cli.verifiable_consumer"),
     Tool("replica-verification", REPLICAS, "compare replicas with one another", "kavka.cli.replica_verification"),
     Tool("run-class", SHELL, "a tool by the name of its Java class in Kafka", "kavka.cli.run_class"),
+    Tool("mirror-maker", MIRROR, "mirror topics of a cluster into another (MirrorMaker 1)", "kavka.cli.mirror_maker"),
+    Tool(
+        "connect-mirror-maker", MIRROR, "mirror clusters into one another, with groups (MirrorMaker 2)",
+        "kavka.cli.mirror_maker", main="connect_main", table="CONNECT_COMMAND", scripts=("connect-mirror-maker",),
+    ),
     Tool("pipeline", PIPELINE, "run streams jobs on Spark, show and stop them", "kavka.cli.pipeline", scripts=()),
     Tool(
         "connect-standalone", CONNECT, "run connectors in one process", "kavka.cli.connect",

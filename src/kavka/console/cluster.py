@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from kavka.client.admin.aio import Admin
 from kavka.common.errors import KafkaError
@@ -246,10 +247,16 @@ class ClusterHandle:
         rates = {}
         for name, topic in now.topics.items():
             old = before.topics.get(name)
-            if old is None or old.id != topic.id:
-                continue
+            known = old.partitions if old is not None and old.id == topic.id else ()
             messages = size = 0
-            for p, q in zip(topic.partitions, old.partitions, strict=False):
+            for p, q in zip_longest(topic.partitions, known):
+                if p is None:
+                    continue
+                if q is None:
+                    # It was not there before: all that is in it is new.
+                    messages += p.messages or 0
+                    size += p.size or 0
+                    continue
                 if p.end is not None and q.end is not None:
                     messages += max(0, p.end - q.end)
                 # A log that got smaller was cleaned or cut; another leader's may be of another size.

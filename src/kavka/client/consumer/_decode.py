@@ -394,6 +394,55 @@ class Fetched:
             done += more
         return done
 
+    def take_batch(self) -> Any:
+        """The next batch that has records for us, unopened: (offset of its first wanted record, offset behind its last,
+        view of its bytes). None where there is no more (`exhausted`). Not to be mixed with the others above."""
+        data = self.data
+        while True:
+            start = self.batch_end
+            first = self.next_offset
+            try:
+                end, magic = self._next(start)
+                if end < 0:
+                    self.exhausted = True
+                    return None
+                skip = self._skip_batch(start, end, magic)
+            except KafkaError as error:
+                raise self._about(error) from None
+            self.batch_end = end
+            if self.last_offset < first:
+                continue
+            self.next_offset = self.last_offset + 1
+            if not skip:
+                return max(first, self.base_offset), self.next_offset, data[start:end]
+
+    def _skip_batch(self, start: int, end: int, magic: int) -> bool:
+        """Whether a batch has nothing for us; notes its offsets, and checks its bytes unless they are behind us."""
+        data = self.data
+        if magic < 2:
+            batch = batch_at(data, start, end)
+            if batch is None:
+                raise corrupt("a message that is not whole")
+            # A compressed message of old says where it ends, and not where it begins.
+            self.base_offset = 0 if batch.codec else batch.base_offset
+            self.last_offset = batch.last_offset
+            self.epoch = -1
+            if self.check_crcs and self.last_offset >= self.next_offset:
+                batch.ensure_crc()
+            return False
+        (base_offset, _, epoch, _, crc, attributes, delta, _, _, producer_id, _, _, count) = HEADER.unpack_from(
+            data, start
+        )
+        self.base_offset = base_offset
+        self.last_offset = base_offset + delta
+        self.epoch = epoch
+        skip = attributes & 0x20 != 0 or count == 0
+        if self.aborted is not None and producer_id >= 0:
+            skip = self._is_aborted(producer_id, attributes, start + HEADER_SIZE, end) or skip
+        if self.check_crcs and self.last_offset >= self.next_offset and _checksum(data[start + 21 : end]) != crc:
+            raise corrupt(f"the checksum of the batch at offset {base_offset} does not match its bytes")
+        return bool(skip)
+
     def rewind(self, offset: int) -> None:
         """Go back to `offset`, which was taken before."""
         self.batch_end = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kavka.client.consumer._decode import Columns, ConsumerRecord, Fetched
 from kavka.client.consumer.errors import RecordDeserializationError
@@ -19,6 +20,14 @@ Taken = tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, O
 # the way, which costs more than the fewer calls save.
 COLUMNS_SIZE = 2 * 1024 * 1024
 BATCH_SIZE = 64 * 1024
+
+
+class WholeBatch(NamedTuple):
+    """A batch as it was fetched. Of its records those from `first` up to, not including, `end` are wanted."""
+
+    first: int
+    end: int
+    data: memoryview
 
 
 class FetchBuffer:
@@ -118,6 +127,33 @@ class FetchBuffer:
                 break
             self._emptied(fetched, state)
         return out
+
+    def take_batches(self, end: int, most: int) -> list[WholeBatch] | None:
+        """Batches unopened, of one partition, until one begins at `end` or later, or there are `most` bytes; None where
+        there is nothing."""
+        out: list[WholeBatch] = []
+        queue = self._queue
+        while most > 0 and queue:
+            fetched = queue[0]
+            state = fetched.source
+            if not self._usable(fetched, state):
+                continue
+            try:
+                taken = fetched.take_batch()
+            except KafkaError:
+                if out:
+                    break
+                raise
+            state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
+            state.position = fetched.next_offset
+            if taken is None:
+                self._emptied(fetched, state)
+            elif taken[0] < end:
+                out.append(WholeBatch(taken[0], min(taken[1], end), taken[2]))
+                most -= len(taken[2])
+            if state.position >= end:
+                break
+        return out or None
 
     def _waiting(self) -> int:
         """About how many bytes there are, of the first two answers. By their places: the loop may append meanwhile,

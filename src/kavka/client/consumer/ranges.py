@@ -4,21 +4,58 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 
 from kavka.client.consumer._decode import Columns
 from kavka.client.consumer.arrow import record_batch
+from kavka.client.consumer.buffer import COLUMNS_SIZE, FetchBuffer, WholeBatch
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.errors import KafkaTimeout
 from kavka.common.types import TopicPartition
+
+T = TypeVar("T")
 
 
 def read_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[pa.RecordBatch]:
     """All records from `start` up to, not including, `end`, in the form of `Consumer.poll_arrow`.
+
+    What the consumer is used for is as `_range` has it."""
+
+    def take(buffer: FetchBuffer, position: int) -> Columns | None:
+        return buffer.take_columns(end - position)
+
+    for columns in _range(consumer, partition, start, end, timeout, take):
+        batch = _before(record_batch(columns), end)
+        if batch.num_rows:
+            yield batch
+
+
+def batch_range(
+    consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
+) -> Iterator[list[WholeBatch]]:
+    """The same records in the batches that they were fetched in, unopened. At the edges a batch may have records before
+    `start` or from `end` on."""
+
+    def take(buffer: FetchBuffer, position: int) -> list[WholeBatch] | None:
+        return buffer.take_batches(end, COLUMNS_SIZE)
+
+    return _range(consumer, partition, start, end, timeout, take)
+
+
+def _range(
+    consumer: Consumer,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    timeout: float,
+    take: Callable[[FetchBuffer, int], T | None],
+) -> Iterator[T]:
+    """All that `take` gives until the position has reached `end`.
 
     The consumer is assigned this partition, and nothing when it is over, also when the iteration is given up: it can be
     used for another range then. Offsets without a record (compacted, markers, aborted) are passed over; the range ends
@@ -30,21 +67,17 @@ def read_range(
         state = consumer._core.subscriptions.partitions[partition]
         buffer = consumer._core.buffer
 
-        def take() -> Columns | bool | None:
-            columns = buffer.take_columns(end - state.position)
-            return columns if columns is not None else (True if state.position >= end else None)
+        def found() -> list[T] | None:
+            taken = take(buffer, state.position)
+            return [taken] if taken is not None else ([] if state.position >= end else None)
 
         while state.position < end:
             before = state.position
             deadline = time.monotonic() + timeout
             with consumer._used():
-                taken = consumer._wait_for(timeout, take)
-            if isinstance(taken, Columns):
-                batch = record_batch(taken)
-                if state.position > end:
-                    batch = _before(batch, end)
-                if batch.num_rows:
-                    yield batch
+                taken = consumer._wait_for(timeout, found)
+            if taken is not None:
+                yield from taken
             elif state.position == before and time.monotonic() >= deadline:
                 raise KafkaTimeout(f"nothing came from {partition} at offset {before} within {timeout:g} s")
     finally:
@@ -53,5 +86,7 @@ def read_range(
 
 def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     offsets = batch.column("offset")
+    if not batch.num_rows or offsets[-1].as_py() < end:
+        return batch
     rows = bisect_left(range(batch.num_rows), end, key=lambda row: offsets[row].as_py())
     return batch.slice(0, rows)

@@ -79,6 +79,85 @@ cdef inline int copy_bytes(bytearray to, bytearray source, Py_ssize_t size) exce
     return 0
 
 
+cdef inline const unsigned char* read_number(
+    const unsigned char* at, const unsigned char* end, long long* value
+) except NULL:
+    """A zigzag varint; ValueError where it is cut off by `end`, or longer than any."""
+    cdef unsigned long long number = 0
+    cdef unsigned long long byte
+    cdef int shift = 0
+    while at < end and shift < 70:
+        byte = at[0]
+        at += 1
+        number |= (byte & 127) << shift if shift < 64 else 0
+        if byte < 128:
+            value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
+            return at
+        shift += 7
+    raise ValueError("a batch ends before the last of its records")
+
+
+cdef inline Py_ssize_t write_records(
+    Batch batch, object source, long long count, long long base_offset, long long first, long long end,
+    long long base_timestamp, long long append_time
+) except -1:
+    cdef Py_buffer view
+    cdef const unsigned char* at
+    cdef const unsigned char* limit
+    cdef const unsigned char* stop
+    cdef unsigned char* start = <unsigned char*>PyByteArray_AS_STRING(batch.body)
+    cdef unsigned char* to = start + batch.size
+    cdef unsigned char* room = start + PyByteArray_GET_SIZE(batch.body)
+    cdef long long length, delta, offset, timestamp
+    cdef long long base = batch.base_timestamp
+    cdef long long newest = batch.max_timestamp
+    cdef long index = batch.count
+    cdef Py_ssize_t done
+    PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
+    try:
+        at = <const unsigned char*>view.buf
+        limit = at + view.len
+        while count > 0:
+            count -= 1
+            at = read_number(at, limit, &length)
+            if length < 0 or length > limit - at:
+                raise ValueError(f"a record of {length} bytes where {limit - at} are left")
+            stop = at + length
+            at = read_number(at + 1, stop, &delta)
+            at = read_number(at, stop, &offset)
+            offset += base_offset
+            if offset < first:
+                at = stop
+                continue
+            if offset >= end:
+                break
+            timestamp = base_timestamp + delta if append_time < 0 else append_time
+            if index == 0:
+                base = timestamp
+            if timestamp > newest:
+                newest = timestamp
+            delta = timestamp - base
+            length = 1 + varint_size(zigzag(delta)) + varint_size(zigzag(index)) + (stop - at)
+            if length + 10 > room - to:
+                raise ValueError("no room for the records")
+            to = write_varint(to, <unsigned long long>length << 1)
+            to[0] = 0
+            to = write_varint(to + 1, zigzag(delta))
+            to = write_varint(to, zigzag(index))
+            memcpy(to, at, stop - at)
+            to += stop - at
+            at = stop
+            index += 1
+    finally:
+        PyBuffer_Release(&view)
+    done = index - batch.count
+    batch.size = to - start
+    batch.count = index
+    batch.base_timestamp = base
+    batch.max_timestamp = newest
+    return done
+
+
 cdef class BufferPool:
     cdef public list classes
     cdef public Py_ssize_t kept, limit
@@ -94,13 +173,17 @@ cdef class Batch:
     cdef public bytearray body
     cdef public Py_ssize_t size, charged
     cdef public long long number, base_timestamp, max_timestamp, producer_id, base_offset, log_append_time
-    cdef public long count, first, attempts, producer_epoch, base_sequence
+    cdef public long count, first, attempts, producer_epoch, base_sequence, codec
     cdef public double created
     cdef public bint in_flight, done
     cdef public object data, signed, error, record_errors, entries, waiters, parts
 
     @cython.locals(index=long, delta=longlong, before=Py_ssize_t)
     cpdef Py_ssize_t append(self, long long timestamp, key, value, bytes headers) except -1
+    cpdef Py_ssize_t append_records(
+        self, body, long long count, long long base_offset, long long first, long long end, long long base_timestamp,
+        long long append_time
+    ) except -1
     cpdef bint add_waiter(self, waiter) except -1
 
 

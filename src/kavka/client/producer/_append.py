@@ -18,7 +18,7 @@ from typing import Any
 
 from kavka.client.errors import IllegalState, KafkaTimeout
 from kavka.client.producer.record import RecordMetadata
-from kavka.records.varint import SMALL_VARINTS, encode_varint
+from kavka.records.varint import SMALL_VARINTS, decode_varint, encode_varint
 
 try:
     import cython
@@ -32,6 +32,8 @@ FIRST_BUFFER = 16 * 1024
 MAX_POOL = 16 * 1024 * 1024
 # The most that a record takes beside its key, value and headers.
 RECORD_OVERHEAD = 36
+# What a record may grow by when its deltas and its length are written anew.
+MOST_GROWTH = 20
 SMALL = 2048
 
 # The constructor of a named tuple, without the check of its arguments' names.
@@ -103,6 +105,7 @@ class Batch:
         "base_timestamp",
         "body",
         "charged",
+        "codec",
         "count",
         "created",
         "data",
@@ -133,6 +136,8 @@ class Batch:
         self.body: Any = body
         self.size = HEADER_SIZE
         self.charged = 0
+        # What the records are compressed with already, where the batch was given whole; -1 where it was not.
+        self.codec = -1
         self.count = 0
         self.base_timestamp = 0
         self.max_timestamp = -1
@@ -191,6 +196,70 @@ class Batch:
             self.body[before:after] = data
         self.count = index + 1
         return self.size - before
+
+    def append_records(
+        self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
+    ) -> int:
+        """Add records as they stand in another batch, with new deltas: `body` has `count` of them, and those with
+        offsets from `first` up to `end` are taken. `append_time` is the time of all of them, unless it is -1. Returns
+        how many; where they cannot be read, ValueError, and nothing is added. There is room."""
+        if cython.compiled:
+            return write_records(self, body, count, base_offset, first, end, base_timestamp, append_time)  # type: ignore[name-defined,no-any-return]  # noqa: F821
+        else:
+            return self._append_records_plainly(body, count, base_offset, first, end, base_timestamp, append_time)
+
+    def _append_records_plainly(
+        self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
+    ) -> int:
+        body = bytes(body)
+        pos = 0
+        size = len(body)
+        index = self.count
+        base = self.base_timestamp
+        newest = self.max_timestamp
+        parts: list[bytes] = []
+        try:
+            for _ in range(count):
+                length, pos = decode_varint(body, pos)
+                stop = pos + length
+                if length < 0 or stop > size:
+                    raise ValueError(f"a record of {length} bytes where {size - pos} are left")
+                delta, at = decode_varint(body, pos + 1, 10)
+                offset, at = decode_varint(body, at)
+                pos = stop
+                if at > stop:
+                    raise ValueError("a record's fields do not fill it")
+                if base_offset + offset < first:
+                    continue
+                if base_offset + offset >= end:
+                    break
+                timestamp = base_timestamp + delta if append_time < 0 else append_time
+                if index == 0:
+                    base = timestamp
+                if timestamp > newest:
+                    newest = timestamp
+                delta = timestamp - base
+                fields = (
+                    b"\x00",
+                    SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
+                    SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
+                    body[at:stop],
+                )
+                length = sum(map(len, fields))
+                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+                parts += fields
+                index += 1
+        except IndexError:
+            raise ValueError("a batch ends before the last of its records") from None
+        data = b"".join(parts)
+        before = self.size
+        self.size = after = before + len(data)
+        self.body[before:after] = data
+        done = index - self.count
+        self.count = index
+        self.base_timestamp = base
+        self.max_timestamp = newest
+        return done
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
         """`waiter()` is called when the batch is done or split. Called under the lock; False if that is so already."""
@@ -594,6 +663,94 @@ class Accumulator:
         if wake:
             self.wake()
         return future
+
+    def append_records(
+        self,
+        queue: PartitionQueue,
+        body: Any,
+        count: int,
+        base_offset: int,
+        first: int,
+        end: int,
+        base_timestamp: int,
+        append_time: int,
+    ) -> Any:
+        """As `append`, for the records of another batch (`Batch.append_records`), all in one batch: (the batch, index
+        of the first, how many). None when there is no room, or it is closed; more than the whole buffer goes alone."""
+        estimate = len(body) + MOST_GROWTH * count
+        wake = False
+        lock = self.lock
+        lock.acquire()
+        try:
+            if self.closed or (
+                self.used and (self.used + estimate > self.buffer_limit or self.records + count > self.record_limit)
+            ):
+                return None
+            batch = queue.tail
+            if batch is None or batch.size + estimate > queue.target or batch.count + count > self.max_count:
+                if batch is not None and batch.count + count > self.max_count:
+                    batch = None
+                batch = self._next_batch(queue, batch, estimate)
+            if batch.size + estimate > len(batch.body):
+                self.make_room(batch, batch.size + estimate)
+            index = batch.count
+            before = batch.size
+            try:
+                done = batch.append_records(body, count, base_offset, first, end, base_timestamp, append_time)
+            finally:
+                if batch.count == 0:
+                    # Made for records that are none, or cannot be read: nobody shall send it.
+                    queue.batches.remove(batch)
+                    queue.tail = None
+                    self.incomplete.pop(batch, None)
+                    if not queue.batches:
+                        self.pending.pop(queue, None)
+            batch.charged += batch.size - before
+            self.used += batch.size - before
+            self.records += done
+            wake = done > 0 and not self.awake
+            if wake:
+                self.awake = True
+        finally:
+            lock.release()
+        if wake:
+            self.wake()
+        return batch, index, done
+
+    def append_batch(
+        self, queue: PartitionQueue, body: bytearray, count: int, codec: int, base_timestamp: int, max_timestamp: int
+    ) -> Any:
+        """Queue a batch that is made already, `body` with room for its header; nothing is appended to it. None when
+        there is no room, or it is closed; one that is larger than the whole buffer goes alone."""
+        size = len(body)
+        wake = False
+        lock = self.lock
+        lock.acquire()
+        try:
+            if self.closed or (self.used and self.used + size > self.buffer_limit):
+                return None
+            batch = Batch(queue, self.next_number, body)
+            self.next_number += 1
+            self.incomplete[batch] = None
+            batch.size = batch.charged = size
+            batch.count = count
+            batch.codec = codec
+            batch.base_timestamp = base_timestamp
+            batch.max_timestamp = max_timestamp
+            batch.data = memoryview(body)
+            self.used += size
+            self.records += count
+            if not queue.batches:
+                self.pending[queue] = None
+            queue.batches.append(batch)
+            queue.tail = None
+            wake = not self.awake
+            self.awake = True
+        finally:
+            lock.release()
+        if wake:
+            self.wake()
+        return batch
 
     def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch:
         """The open batch where it may grow, else a new one. While batches before it wait for the broker, a batch grows

@@ -51,9 +51,11 @@ from kavka.client.producer.record import Callback, ProducerRecord
 from kavka.client.producer.sender import Sender
 from kavka.client.producer.sequences import Sequences
 from kavka.client.producer.transactions import State, Transactions
+from kavka.client.producer.whole import BatchFuture, content_of
 from kavka.client.serializers import AutoSerializer, BytesSerializer, Convert, make_serializer
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
+from kavka.records.batch import Buffer
 from kavka.records.compression import CODEC_IDS, CODEC_NAMES, DEFAULT_LEVELS, GZIP
 
 log = logging.getLogger(__name__)
@@ -294,6 +296,32 @@ class ProducerCore:
                 except Exception:
                     log.exception("A callback of the producer failed")
             return future
+
+    def batch_steps(
+        self, topic: str, partition: int, data: Buffer, first: int, end: int
+    ) -> Generator[WaitForTopic | WaitForRoom, Any, BatchFuture]:
+        """As `steps`, for the records of another batch (see `whole.py`); every error is raised."""
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+        if self.fatal is not None:
+            raise self.fatal
+        content = content_of(data, first, end)
+        deadline = monotonic() + self._max_block
+        queues = yield from self._topic(topic, partition, deadline)
+        while True:
+            queue = queues.queues[partition]
+            if self.transactions is not None:
+                self.transactions.check_open()
+                if queue.in_transaction != self.transactions.number:
+                    with self.accumulator.lock:
+                        self.transactions.add(queue)
+            future = content.append(self.accumulator, queue)
+            if future is not None:
+                return future
+            if not self.closed:
+                yield from self._room(deadline)
+            if self.closed:
+                raise ClientClosed("the producer was closed before the batch was taken")
 
     def _append(self, record: ProducerRecord, callback: Callback | None) -> Steps:
         deadline = monotonic() + self._max_block

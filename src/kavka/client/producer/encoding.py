@@ -41,6 +41,8 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
         else:
             batch.data = memoryview(batch.body)[: batch.size]
     data: memoryview = batch.data
+    if batch.codec >= 0:
+        codec = batch.codec
     attributes = codec | (TRANSACTIONAL_MASK if transactional else 0)
     HEADER.pack_into(
         data, 0, 0, len(data) - LOG_OVERHEAD, -1, 2, 0, attributes, batch.count - 1, batch.base_timestamp,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from threading import Event
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kavka.client.errors import ClientClosed, KafkaTimeout
 from kavka.client.io_thread import IoThread
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
-from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.core import ProducerCore, WaitForRoom, WaitForTopic, newer_metadata
 from kavka.client.producer.transactions import Transactions
+from kavka.client.producer.whole import BatchFuture
 from kavka.client.producer_config import producer_config
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from kavka.records.batch import Buffer
+
+T = TypeVar("T")
 
 
 class Producer(SendPath):
@@ -56,7 +60,15 @@ class Producer(SendPath):
             future.get(None)
         return future
 
-    def _drive(self, steps: Steps) -> RecordFuture:
+    def send_batch(
+        self, topic: str, partition: int, data: Buffer, first: int = 0, end: int = 0x7FFFFFFFFFFFFFFF
+    ) -> BatchFuture:
+        """Send the records of a batch as it was fetched from another partition, those with offsets from `first` up to,
+        not including, `end`. Keys, values, headers and timestamps are not looked at; a batch that is compressed stays
+        as it is where it can. Waits for metadata and for room, as `send` does, and raises what goes wrong here."""
+        return self._drive(self._core.batch_steps(topic, partition, data, first, end))
+
+    def _drive(self, steps: Generator[WaitForTopic | WaitForRoom, Any, T]) -> T:
         try:
             wait = next(steps)
             while True:

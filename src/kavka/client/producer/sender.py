@@ -276,16 +276,15 @@ class Sender:
                     names[topic_id] = queue.topic
                     # It is in use, and stays in the metadata.
                     self._cluster.add_topic(queue.topic)
-                if batch.data is None:
+                packed = batch.data is not None
+                data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
+                if not packed or (batch.codec >= 0 and not batch.attempts):
                     metrics.batches += 1
                     metrics.batch_bytes += batch.size
                     metrics.queue_time += now - batch.created
-                    data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
                     metrics.compressed_bytes += len(data)
-                    if queue.codec:
-                        self._completion.shrink(batch, len(data))
-                else:
-                    data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
+                if not packed and queue.codec:
+                    self._completion.shrink(batch, len(data))
                 topic.partition_data.append(PartitionProduceData(index=queue.partition, records=data))
             if ZERO_UUID in names:
                 version = min(version, NEWEST_WITHOUT_IDS)

@@ -15,7 +15,7 @@ from typing import Any
 from kavka.pipeline.connect import plugins
 from kavka.pipeline.connect.api import Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.offsets import alter_offsets, read_offsets, reset_offsets
+from kavka.pipeline.connect.offsets import alter_offsets, offset_entries, read_offsets, reset_offsets
 from kavka.pipeline.connect.options import config_infos, describe
 from kavka.pipeline.connect.settings import check_connector, options_of
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED, ConfigStore, Status, StatusStore
@@ -231,9 +231,9 @@ class Herder:
     def plugin_options(self, name: str) -> list[dict[str, Any]]:
         try:
             cls = plugins.load(name)
-        except ConfigErrors as error:
-            raise RestError(404, error.errors["connector.class"][0]) from None
-        return describe(cls.options)
+        except ConfigErrors:
+            raise RestError(404, f"Unknown plugin {name}.") from None
+        return describe((*cls.options, *(one for one in options_of(cls) if one not in cls.options)))
 
     def validate(self, plugin: str, given: Mapping[str, str | None]) -> dict[str, Any]:
         named = given.get("connector.class")
@@ -250,7 +250,7 @@ class Herder:
         try:
             cls = plugins.load(named)
         except ConfigErrors as error:
-            raise RestError(500 if plugins.find(named) else 400, error.errors["connector.class"][0]) from None
+            raise RestError(500, error.errors["connector.class"][0]) from None
         plain = {name: value for name, value in given.items() if value is not None}
         _, errors = check_connector(cls, plain, self.worker.properties, self.worker.exactly_once)
         return config_infos(named, options_of(cls), given, errors)
@@ -280,9 +280,8 @@ class Herder:
             return "unknown"
 
     def status(self, name: str) -> dict[str, Any]:
-        config = self.config(name)
-        now = self.statuses.connector(name)
-        if now is None:
+        config, now = self.configs.config(name), self.statuses.connector(name)
+        if config is None or now is None:
             raise RestError(404, f"No status found for connector {name}")
         task = self.statuses.task(name)
         return {
@@ -327,8 +326,8 @@ class Herder:
             raise RestError(400, f"Connector name configuration ({full['name']}) doesn't match connector name in the "
                             f"URL ({name})")  # fmt: skip
         if not full.get("connector.class"):
-            wrong = 'Missing required configuration "connector.class" which has no default value.'
-            raise RestError(400, str(ConfigErrors({"connector.class": [wrong]})) + _INVALID)
+            shown = ", ".join(f"{key}={value}" for key, value in full.items())
+            raise RestError(400, f"Connector config {{{shown}}} contains no connector type")
         answer = self.checked(full)
         errors = {one["value"]["name"]: one["value"]["errors"] for one in answer["configs"]}
         if answer["error_count"]:
@@ -343,7 +342,8 @@ class Herder:
 
     def set_target(self, name: str, target: str) -> None:
         self.lead()
-        self.config(name)
+        if self.configs.config(name) is None:
+            raise RestError(404, f"Unknown connector {name}")
         self.configs.put_target(name, target)
         self.wake()
 
@@ -384,7 +384,7 @@ class Herder:
         self.config(name)
         found = self.statuses.task(name)
         if found is None or number != 0:
-            raise RestError(404, f"Task {name}-{number} not found")
+            raise RestError(404, f"No status found for task {name}-{number}")
         return found
 
     def task_status(self, name: str, number: int) -> dict[str, Any]:
@@ -427,9 +427,9 @@ class Herder:
 
     def alter(self, name: str, body: Any) -> str:
         self.lead()
-        cls = self._stopped(name)
         try:
-            alter_offsets(self.worker, name, cls, body)
+            entries = offset_entries(body)
+            alter_offsets(self.worker, name, self._stopped(name), entries)
         except ConnectError as error:
             raise RestError(400, str(error)) from None
         return "The offsets for this connector have been altered successfully"

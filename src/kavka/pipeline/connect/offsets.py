@@ -23,6 +23,9 @@ from kavka.pipeline.spark.cluster import admin_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Entries = list[tuple[dict[str, Any], dict[str, Any] | None]]
+"""(partition, offset); None: it is to be forgotten."""
+
 _TOPIC, _PARTITION, _OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
 
 
@@ -39,8 +42,7 @@ def read_offsets(worker: Worker, name: str, cls: type[Connector]) -> dict[str, A
     return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in found]}
 
 
-def alter_offsets(worker: Worker, name: str, cls: type[Connector], body: Any) -> None:
-    entries = _entries(body)
+def alter_offsets(worker: Worker, name: str, cls: type[Connector], entries: Entries) -> None:
     if issubclass(cls, Sink):
         _alter_sink(worker, name, entries)
     elif issubclass(cls, IncrementalSource):
@@ -88,7 +90,8 @@ def _group_offsets(worker: Worker, name: str) -> dict[TopicPartition, int]:
     return {tp: one.offset for tp, one in found.items() if one is not None and one.offset >= 0}
 
 
-def _entries(body: Any) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+def offset_entries(body: Any) -> Entries:
+    """Of the body of `PATCH …/offsets`."""
     offsets = body.get("offsets") if isinstance(body, dict) else None
     if not isinstance(offsets, list) or not offsets:
         raise ConnectError("Partitions / offsets need to be provided for an alter offsets request")
@@ -103,7 +106,7 @@ def _entries(body: Any) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
     return found
 
 
-def _alter_sink(worker: Worker, name: str, entries: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+def _alter_sink(worker: Worker, name: str, entries: Entries) -> None:
     """A sink without a checkpoint begins where its group stands: the checkpoint goes, then the group is set. What a
     crash in between leaves begins where the group stood before."""
     wanted: dict[TopicPartition, int | None] = {}

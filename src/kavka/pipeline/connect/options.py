@@ -19,6 +19,9 @@ class _Required:
         return "REQUIRED"
 
 
+# Groups whose options are counted with those of another, as Kafka does.
+_COUNTED_WITH = {"Transforms": "Common", "Predicates": "Common"}
+
 REQUIRED: Any = _Required()
 """In place of a default: the option has to be given."""
 
@@ -95,8 +98,9 @@ def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
     orders: dict[str | None, int] = {}
     found = []
     for option in options:
-        if option.group is not None:
-            orders[option.group] = orders.get(option.group, 0) + 1
+        counted = _COUNTED_WITH.get(option.group or "", option.group)
+        if counted is not None:
+            orders[counted] = orders.get(counted, 0) + 1
         found.append(
             {
                 "name": option.name,
@@ -109,7 +113,7 @@ def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
                 "width": option.width,
                 "display_name": option.display_name or option.name,
                 "dependents": list(option.dependents),
-                "order": orders[option.group] if option.group is not None else -1,
+                "order": orders[counted] if counted is not None else -1,
             }
         )
     return found

@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_FOR_PARTITIONS = 1.0
 ENDS_TIMEOUT = 5.0
 
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -34,6 +33,9 @@ _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 class SourceCluster:
     """Belongs to one thread of the driver. Connects with the first question. Each question is asked again after an
     error that may pass, `fetchOffset.numRetries` times."""
+
+    look_for_partitions = 1.0
+    """Seconds until `ends` looks whether there are new ones."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -62,9 +64,9 @@ class SourceCluster:
     def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
         """All that is to be read, as it is now. A topic of `subscribe` or `assign` that is not there is an error, or
         has no partitions."""
-        return self._retrying("finding the partitions", lambda: self._find_partitions(missing_is_empty))
+        return self._retrying("finding the partitions", lambda: self.find_partitions(missing_is_empty))
 
-    def _find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
+    def find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
         names: Collection[str] = self._options.topics
         if self._pattern is not None:
             names = [name for name in self.admin.list_topics() if self._pattern.fullmatch(name)]
@@ -92,11 +94,10 @@ class SourceCluster:
     # --- offsets
 
     def ends(self, *, missing_is_empty: bool = False) -> dict[TopicPartition, int]:
-        """All partitions and where they end, for who asks all the time: one request for each leader. New partitions
-        are looked for once in a second."""
+        """All partitions and where they end, for who asks all the time: one request for each leader."""
         if time.monotonic() >= self._known_until:
             self._known = self.partitions(missing_is_empty=missing_is_empty)
-            self._known_until = time.monotonic() + LOOK_FOR_PARTITIONS
+            self._known_until = time.monotonic() + self.look_for_partitions
         if self._ends is None:
             self._ends = _Ends(self._options.client)
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -13,12 +14,15 @@ from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import OffsetOutOfRange
 from kavka.client.consumer.ranges import read_range
 from kavka.client.errors import KafkaTimeout
+from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import consumer_settings
 from kavka.pipeline.spark.errors import DataLoss, PipelineError
 from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SourceOptions
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _COLUMNS = (
@@ -39,10 +43,22 @@ _LOOK_AFTER = 5.0
 
 def read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range. What is gone is an error that says what, or is left out with a warning."""
+    for batch in in_pieces(options, wanted, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
+        yield spark_batch(batch, options.include_headers)
+
+
+def in_pieces(
+    options: SourceOptions,
+    wanted: Range,
+    pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
+    end_of: Callable[[T], int],
+) -> Iterator[T]:
+    """What `pieces` (of a consumer, a partition, from and to which offset, a timeout) gives for a range; `end_of` is
+    the offset behind one of them."""
     consumer = _consumer(options.client)
     done = False
     try:
-        yield from _read(consumer, options, wanted)
+        yield from _read(consumer, options, wanted, pieces, end_of)
         done = True
     finally:
         # Also one that was interrupted has a known state; after an error it may not.
@@ -50,16 +66,22 @@ def read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
             _forget(consumer)
 
 
-def _read(consumer: Consumer, options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def _read(
+    consumer: Consumer,
+    options: SourceOptions,
+    wanted: Range,
+    pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
+    end_of: Callable[[T], int],
+) -> Iterator[T]:
     position = wanted.start
     waited = 0.0
     while position < wanted.end:
         patience = min(_LOOK_AFTER, options.poll_timeout)
         try:
-            for batch in read_range(consumer, wanted.tp, position, wanted.end, patience):
-                position = batch.column("offset")[-1].as_py() + 1
+            for piece in pieces(consumer, wanted.tp, position, wanted.end, patience):
+                position = end_of(piece)
                 waited = 0.0
-                yield spark_batch(batch, options.include_headers)
+                yield piece
             return
         except OffsetOutOfRange:
             position = _after_loss(consumer, options, wanted, position)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,19 @@ class Layout:
     partition: int = -1
     headers: int = -1
     timestamp: int = -1
+
+
+class Future(Protocol):
+    """The outcome of what was sent."""
+
+    def done(self) -> bool: ...
+
+    def get(self, timeout: float | None = None) -> Any:
+        """RecordMetadata of the first record; None where there is none."""
+
+
+Send = Callable[[Producer, pa.RecordBatch, Layout], Sequence[Future]]
+"""How rows are sent: what `send` is where they are records."""
 
 
 def layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:

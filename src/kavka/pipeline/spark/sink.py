@@ -94,7 +94,7 @@ class KavkaStreamWriter(DataSourceStreamArrowWriter):
         with one_clear_line():
             if not self._options.exactly_once:
                 return Written(write(self._options, self._where, iterator))
-            report = write_stream(self._options, self._where, iterator, _attempt(self._options))
+            report = write_stream(self._options, self._where, iterator, task_attempt(self._options))
             return Written(report.entry.rows, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -113,7 +113,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _attempt(options: SinkOptions) -> Attempt:
+def task_attempt(options: SinkOptions) -> Attempt:
     context = _context()
     query, run, batch = (context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
     if not query or not run or not batch:

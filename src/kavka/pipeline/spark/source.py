@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -179,16 +179,20 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def cluster(self) -> SourceCluster:
         if self._cluster is None:
-            self._cluster = SourceCluster(self._options)
+            self._cluster = self.connect()
         return self._cluster
+
+    def connect(self) -> SourceCluster:
+        return SourceCluster(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         with one_clear_line():
             if self._initial is None:
-                partitions = self.cluster.partitions()
-                found = self.cluster.resolve(self._options.starting, partitions, "startingOffsets")
-                self._initial = to_checkpoint(found)
+                self._initial = to_checkpoint(self.starting_offsets(self.cluster.partitions()))
             return self._initial
+
+    def starting_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self.cluster.resolve(self._options.starting, partitions, "startingOffsets")
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets is not None:

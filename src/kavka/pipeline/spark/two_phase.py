@@ -37,15 +37,15 @@ from kavka.client.admin.base import AdminError
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import OffsetOutOfRange
 from kavka.client.errors import KafkaTimeout
-from kavka.client.producer._append import RecordFuture
 from kavka.client.producer.producer import Producer
+from kavka.client.producer.whole import BatchFuture
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings, consumer_settings
 from kavka.pipeline.spark.decisions import Decision, Decisions, DecisionWriter, TaskEntry
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.options import SinkOptions
-from kavka.pipeline.spark.rows import Layout, send, size_of
+from kavka.pipeline.spark.rows import Future, Layout, Send, send, size_of
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +97,12 @@ class Report:
 # --- in the tasks
 
 
-def write_stream(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> Report:
+def write_stream(
+    options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch], attempt: Attempt, send: Send = send
+) -> Report:
     decision = _decision_for(options, attempt)
     if decision is None:
-        return Report(attempt, write(options, where, batches, attempt))
+        return Report(attempt, write(options, where, batches, attempt, send=send))
     entry = decision.tasks.get(attempt.task)
     if entry is None:
         raise PipelineError(_plan_changed(attempt.batch, f"it had no task {attempt.task}"))
@@ -114,7 +116,7 @@ def write_stream(options: SinkOptions, where: Layout, batches: Iterable[pa.Recor
                 size += size_of(batch, where)
             _check_same(attempt, entry, rows, size)
             return Report(attempt, entry, decision.id, kept=True)
-    return Report(attempt, write(options, where, batches, attempt, entry), decision.id)
+    return Report(attempt, write(options, where, batches, attempt, entry, send), decision.id)
 
 
 def write(
@@ -123,11 +125,12 @@ def write(
     batches: Iterable[pa.RecordBatch],
     attempt: Attempt,
     before: TaskEntry | None = None,
+    send: Send = send,
 ) -> TaskEntry:
     """Write in a transaction, and leave it prepared. Whatever goes wrong, it is aborted. `before`: what the task wrote
     when the batch was run before, which was lost."""
     producer: Producer | None = None
-    first: RecordFuture | None = None
+    first: Future | None = None
     rows = size = 0
     try:
         for batch in batches:
@@ -136,13 +139,13 @@ def write(
             if producer is None:
                 producer = _producer(options, attempt)
             futures = send(producer, batch, where)
-            first = first or futures[0]
+            first = first or next((one for one in futures if not isinstance(one, BatchFuture) or one.count), None)
             rows += batch.num_rows
             size += size_of(batch, where)
         if before is not None:
             _check_same(attempt, before, rows, size)
         if producer is None or first is None:
-            return TaskEntry(attempt.task, 0, 0)
+            return TaskEntry(attempt.task, rows, size)
         prepared = producer.prepare_transaction(_PREPARE)
         stored = first.get(0)
         return TaskEntry(attempt.task, rows, size, prepared, (stored.topic, stored.partition, stored.offset))

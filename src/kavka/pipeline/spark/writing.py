@@ -5,23 +5,22 @@ from __future__ import annotations
 import atexit
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from kavka.client.producer._append import RecordFuture
 from kavka.client.producer.producer import Producer
 from kavka.common.errors import KafkaError
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.options import SinkOptions
-from kavka.pipeline.spark.rows import Layout, send
+from kavka.pipeline.spark.rows import Future, Layout, Send, send
 
 
-def write(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch]) -> int:
+def write(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch], send: Send = send) -> int:
     """Send all rows and wait until they are stored; how many there were."""
     rows = 0
     producer: Producer | None = None
-    waiting: deque[list[RecordFuture]] = deque()
+    waiting: deque[Sequence[Future]] = deque()
     try:
         for batch in batches:
             if not batch.num_rows:
@@ -29,7 +28,7 @@ def write(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch]
             producer = producer or _producer(options.client)
             waiting.append(send(producer, batch, where))
             rows += batch.num_rows
-            while len(waiting) > 1 and waiting[0][-1].done():
+            while len(waiting) > 1 and (not waiting[0] or waiting[0][-1].done()):
                 _check(waiting.popleft())
         if producer is not None:
             producer.flush()
@@ -42,7 +41,7 @@ def write(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch]
     return rows
 
 
-def _check(futures: list[RecordFuture]) -> None:
+def _check(futures: Sequence[Future]) -> None:
     """All of them are done, or will be in a moment."""
     for future in futures:
         try:

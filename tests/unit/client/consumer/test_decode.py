@@ -406,3 +406,47 @@ def test_compiled_records_are_used_again_so_that_a_poll_does_not_call_the_garbag
     for _ in range(50):
         assert len(take(fetched(hot, data))) == 500
     assert gc.get_stats()[0]["collections"] - before < 10
+
+
+# --- whole batches
+
+
+def whole(one: Any) -> list[tuple[int, int, bytes]]:
+    found = []
+    while (taken := one.take_batch()) is not None:
+        found.append((taken[0], taken[1], bytes(taken[2])))
+    return found
+
+
+def test_batches_are_handed_out_unopened_but_for_those_before_the_offset(hot: ModuleType) -> None:
+    parts = [batch(0, b"a", b"b"), batch(2, b"c", b"d", b"e", codec=1), batch(9, b"f")]
+    one = fetched(hot, b"".join(parts) + parts[0][:30], 3)
+    assert whole(one) == [(3, 5, parts[1]), (9, 10, parts[2])]
+    assert one.exhausted and one.next_offset == 10
+
+
+def test_markers_and_aborted_batches_are_no_batches_for_us(hot: ModuleType) -> None:
+    mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    gone, kept = batch(0, b"a", **mine), batch(3, b"b", **mine)
+    data = gone + marker(1, 5, False) + kept
+    assert whole(fetched(hot, data, aborted=[(0, 5)])) == [(3, 4, kept)]
+    assert [first for first, _, _ in whole(fetched(hot, data))] == [0, 3]
+
+
+def test_a_batch_whose_bytes_have_changed_is_an_error_that_names_its_place(hot: ModuleType) -> None:
+    bad = bytearray(batch(4, b"value"))
+    bad[-3] ^= 1
+    one = fetched(hot, batch(0, b"a") + bytes(bad))
+    assert one.take_batch()[:2] == (0, 1)
+    with pytest.raises(KafkaError, match="t-0 at offset 1: the checksum") as error:
+        one.take_batch()
+    assert error.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert fetched(hot, bytes(bad), check_crcs=False).take_batch()[:2] == (4, 5)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_old_are_handed_out_one_by_one_or_as_a_wrapper(hot: ModuleType, magic: int) -> None:
+    plain, packed = batch(0, b"a", b"b", magic=magic), batch(2, b"c", b"d", magic=magic, codec=1)
+    found = whole(fetched(hot, plain + packed, 1))
+    assert [(first, end) for first, end, _ in found] == [(1, 2), (2, 4)]
+    assert [r.value for _, _, data in found for r in read_records(data)] == [b"b", b"c", b"d"]

@@ -8,13 +8,16 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
     LongType,
+    MapType,
     NumericType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -68,7 +71,7 @@ class Cast(Transform):
         spec = self.config["spec"]
         if len(spec) == 1 and ":" not in spec[0]:
             column, wrong = _cast(self.column, records.type_of(self.side), spec[0])
-            records = self._check(records, self.column, wrong, spec[0])
+            records = self._check(records, self.column, wrong)
             return records.with_columns({self.side: column})
         kind = self.struct_of(records)
         if kind is None:
@@ -78,16 +81,20 @@ class Cast(Transform):
         for one in kind.fields:
             column = field_of(self.column, one)
             if one.name in types:
+                if isinstance(one.dataType, (ArrayType, MapType, StructType)):
+                    told = f"Cast transformation does not support casting from {one.dataType.typeName().upper()}"
+                    records = self.fail(records, column.isNotNull(), told)
+                    continue
                 made, wrong = _cast(column, one.dataType, types[one.name])
-                records = self._check(records, column, wrong, types[one.name])
+                records = self._check(records, column, wrong)
                 column = made
             fields.append((one.name, column))
         return self.with_fields(records, fields)
 
-    def _check(self, records: Records, column: Column, wrong: Column | None, kind: str) -> Records:
+    def _check(self, records: Records, column: Column, wrong: Column | None) -> Records:
         if wrong is None:
             return records
-        told = F.lit(f") was out of range for {kind}, or is none")
+        told = F.lit(") was out of range for requested data type")
         return self.fail(records, wrong, F.concat(F.lit("Value ("), column.cast("string"), told))
 
 

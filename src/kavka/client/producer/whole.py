@@ -1,0 +1,145 @@
+"""Records that are sent as they stand in a batch of another partition, without looking into them.
+
+A compressed batch is sent as it is, where a broker will take it: of the header everything is written anew but the
+record count, the timestamps and the compression (`encoding.py`), since where the batch stood, and who produced it,
+means nothing where it goes. Of every other batch the records are put behind those that wait already, each with new
+deltas for its offset and timestamp in front and the rest copied: so small batches leave as few large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from kavka.client.producer._append import Accumulator, Batch, PartitionQueue, RecordFuture
+from kavka.client.producer.record import RecordMetadata
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import (
+    CREATE_TIME,
+    DELETE_HORIZON_MASK,
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    MIN_RECORD_SIZE,
+    BatchHeader,
+    Buffer,
+    corrupt,
+    parse_header,
+)
+from kavka.records.builder import BatchBuilder
+from kavka.records.compression import decompress
+from kavka.records.reader import read_records
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What of a batch is sent: `whole` as it is, or of its unpacked records those from `first` up to `end`."""
+
+    header: BatchHeader
+    body: Any
+    first: int
+    end: int
+    whole: bool
+
+    def append(self, accumulator: Accumulator, queue: PartitionQueue) -> BatchFuture | None:
+        """None where there is no room."""
+        header = self.header
+        if self.whole:
+            batch = accumulator.append_batch(
+                queue, self.body, header.count, header.codec, header.base_timestamp, header.max_timestamp
+            )
+            return None if batch is None else BatchFuture(batch, 0, header.count)
+        append_time = -1 if header.timestamp_type == CREATE_TIME else header.max_timestamp
+        base_timestamp = header.base_timestamp
+        try:
+            taken = accumulator.append_records(
+                queue, self.body, header.count, header.base_offset, self.first, self.end, base_timestamp, append_time
+            )
+        except ValueError as error:
+            raise corrupt(f"the batch at offset {header.base_offset}: {error}") from None
+        return None if taken is None else BatchFuture(*taken)
+
+
+def content_of(data: Buffer, first: int, end: int) -> Content:
+    """CORRUPT_MESSAGE for what is no batch. The checksum was looked at by whoever fetched it."""
+    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
+        builder = BatchBuilder(base_offset=first)
+        for record in read_records(data, verify_crc=False):
+            if first <= record.offset < end:
+                builder.append(record._replace(offset=first + builder.count))
+        if not builder.count:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"the messages have no record from offset {first} to {end}")
+        data = builder.build()
+    header = parse_header(data)
+    if header.magic != 2 or header.is_control:
+        raise corrupt(f"the batch at offset {header.base_offset} is none with records")
+    if header.codec and _copyable(header) and first <= header.base_offset and header.last_offset < end:
+        return Content(header, bytearray(data), first, end, whole=True)
+    body: Any = memoryview(data)[HEADER_SIZE:]
+    if header.codec:
+        body = decompress(header.codec, body)
+    if header.count < 1 or header.count * MIN_RECORD_SIZE > len(body):
+        raise corrupt(f"a batch of {len(body)} bytes says that it has {header.count} records")
+    return Content(header, body, first, end, whole=False)
+
+
+def _copyable(header: BatchHeader) -> bool:
+    """Whether brokers take the batch as it is: every offset has its record, and the timestamps are the producer's (a
+    broker's become each record's own only where they are written anew)."""
+    return (
+        header.count == header.last_offset_delta + 1
+        and header.count > 0
+        and header.timestamp_type == CREATE_TIME
+        and not header.attributes & DELETE_HORIZON_MASK
+    )
+
+
+class BatchFuture:
+    """The outcome of records that were sent together; there may be none of them. A broker that finds a batch too large
+    makes the producer cut it up, so that they may be in several."""
+
+    __slots__ = ("_batch", "_index", "count")
+
+    def __init__(self, batch: Batch, index: int, count: int) -> None:
+        self._batch = batch
+        self._index = index
+        self.count = count
+
+    def _parts(self) -> Iterator[tuple[int, int, Batch]]:
+        """(index of the first record in the batch, how many, the batch), as far as is known."""
+        waiting = [(self._index, self.count, self._batch)]
+        while waiting:
+            index, count, batch = waiting.pop()
+            if count <= 0:
+                continue
+            if batch.parts is None:
+                yield index, count, batch
+                continue
+            ends = [first for first, _ in batch.parts[1:]] + [index + count]
+            inside = [
+                (max(index, first) - first, min(index + count, end) - max(index, first), part)
+                for (first, part), end in zip(batch.parts, ends, strict=True)
+            ]
+            waiting += reversed(inside)
+
+    def done(self) -> bool:
+        return all(batch.done for _, _, batch in self._parts())
+
+    def get(self, timeout: float | None = None) -> RecordMetadata | None:
+        """Of the first record, None where there is none; raises what went wrong with any of them, or KafkaTimeout after
+        `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            found = [
+                RecordFuture(batch, index, batch.base_timestamp, -1, -1).get(
+                    None if deadline is None else max(0.0, deadline - monotonic())
+                )
+                for index, _, batch in self._parts()
+            ]
+            if self.done():
+                return found[0] if found else None
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """(offset of the first, how many) of stretches of the records, in order; of one that is done."""
+        return [(batch.base_offset + index if batch.base_offset >= 0 else -1, n) for index, n, batch in self._parts()]

@@ -1,0 +1,143 @@
+"""One flow, from a cluster to another: everything that its parts have to know. Goes to Spark's processes as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from kavka.pipeline.mirror.policy import DEFAULT, NameFilter, Policy
+
+TOPICS_EXCLUDE = (r".*[\-\.]internal", r".*\.replica", r"__.*")
+GROUPS_EXCLUDE = (r"console-consumer-.*", r"connect-.*", r"__.*")
+CONFIG_EXCLUDE = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+    r"message\.timestamp\.difference\.max\.ms",
+    r"message\.timestamp\.type",
+    r"unclean\.leader\.election\.enable",
+    r"min\.insync\.replicas",
+)
+PROGRESS_PREFIX = "kavka-mirror-"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """`consumer`, `producer`, `source_admin` and `target_admin` are settings of clients. Times are in seconds; an
+    interval of 0 or less means once, at the start."""
+
+    source: str
+    target: str
+    consumer: Mapping[str, str]
+    producer: Mapping[str, str]
+    source_admin: Mapping[str, str]
+    target_admin: Mapping[str, str]
+    topics: tuple[str, ...] = (".*",)
+    topics_exclude: tuple[str, ...] = TOPICS_EXCLUDE
+    groups: tuple[str, ...] = (".*",)
+    groups_exclude: tuple[str, ...] = GROUPS_EXCLUDE
+    config_exclude: tuple[str, ...] = CONFIG_EXCLUDE
+    policy_class: str = DEFAULT
+    separator: str = "."
+    internal_separator: bool = True
+    replication_factor: int | None = None
+    """Of topics that are made in the target; -1: what the target says; None: two, where there are two brokers."""
+    progress_group: str = ""
+    """The group of the source under which progress is committed, and where a start without a checkpoint goes on."""
+    reset: str = "earliest"
+    """Where a partition without progress is begun at the start; one that appears later is read from its beginning."""
+    enabled: bool = True
+    create_topics: bool = True
+    sync_partitions: bool = True
+    sync_configs: bool = True
+    refresh_topics: float = 600.0
+    sync_configs_interval: float = 600.0
+    emit_heartbeats: bool = True
+    heartbeats_interval: float = 1.0
+    replicate_heartbeats: bool = True
+    emit_offset_syncs: bool = True
+    offset_syncs_location: str = "source"
+    emit_checkpoints: bool = True
+    checkpoints_interval: float = 60.0
+    sync_groups: bool = False
+    sync_groups_interval: float = 60.0
+    refresh_groups: float = 600.0
+    internal_factors: Mapping[str, int] = field(default_factory=dict)
+    """Replicas of `heartbeats`, `checkpoints` and `offset-syncs` topics."""
+    exactly_once: bool = False
+    state_dir: str = ""
+    abort_on_failure: bool = True
+    records_per_batch: int = 500_000
+    others: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    """The other flows that are enabled: (source, target, topics, topics.exclude). With names kept, a topic that would
+    come back on them is left alone."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}->{self.target}"
+
+    @property
+    def group(self) -> str:
+        return self.progress_group or f"{PROGRESS_PREFIX}{self.name}"
+
+    @cached_property
+    def policy(self) -> Policy:
+        return Policy(self.policy_class, self.separator, self.internal_separator)
+
+    @cached_property
+    def topic_filter(self) -> NameFilter:
+        return NameFilter(self.topics, self.topics_exclude)
+
+    @cached_property
+    def group_filter(self) -> NameFilter:
+        return NameFilter(self.groups, (*self.groups_exclude, f"{PROGRESS_PREFIX}.*"))
+
+    @cached_property
+    def config_filter(self) -> NameFilter:
+        return NameFilter((".*",), self.config_exclude)
+
+    @property
+    def offset_syncs_topic(self) -> str:
+        """Named after the cluster that it is not in."""
+        other = self.target if self.offset_syncs_location == "source" else self.source
+        return self.policy.offset_syncs_topic(other)
+
+    @property
+    def offset_syncs_settings(self) -> Mapping[str, str]:
+        return self.source_admin if self.offset_syncs_location == "source" else self.target_admin
+
+    def remote_topic(self, topic: str) -> str:
+        return self.policy.remote_topic(self.source, topic)
+
+    def wants_topic(self, topic: str) -> bool:
+        wanted = self.topic_filter.allows(topic) or (self.replicate_heartbeats and self.policy.is_heartbeats(topic))
+        return wanted and not self.policy.is_internal(topic) and not self.policy.is_cycle(topic, self.target)
+
+    def comes_back(self, topic: str) -> bool:
+        """With names kept: whether other flows carry the topic from the target back to the source."""
+        if not self.policy.keeps_names or self.policy.is_heartbeats(topic):
+            return False
+        reached = {self.target}
+        while True:
+            more = {
+                target
+                for source, target, topics, exclude in self.others
+                if source in reached and target not in reached and NameFilter(topics, exclude).allows(topic)
+            }
+            if not more:
+                return self.source in reached
+            reached |= more
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Flow:
+        found = json.loads(text)
+        for name in ("topics", "topics_exclude", "groups", "groups_exclude", "config_exclude"):
+            found[name] = tuple(found[name])
+        found["others"] = tuple(
+            (source, target, tuple(topics), tuple(exclude)) for source, target, topics, exclude in found["others"]
+        )
+        return cls(**found)

@@ -1,0 +1,174 @@
+"""What a flow does beside copying records: topics, their settings, heartbeats, groups; each when it is time for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kavka.client.admin import Admin
+from kavka.client.producer.producer import Producer
+from kavka.common.config import ConfigError
+from kavka.common.errors import KafkaError
+from kavka.pipeline.mirror.flow import Flow
+from kavka.pipeline.mirror.groups import GroupSync
+from kavka.pipeline.mirror.policy import HEARTBEATS
+from kavka.pipeline.mirror.records import Heartbeat
+from kavka.pipeline.mirror.source import described
+from kavka.pipeline.mirror.topics import TopicSync
+
+log = logging.getLogger(__name__)
+
+_AGAIN = 1.0
+_VISIBLE = 30.0
+
+
+@dataclass
+class Job:
+    """`interval` of 0 or less: once."""
+
+    name: str
+    interval: float
+    work: Callable[[], object]
+    due: float = 0.0
+    failures: int = 0
+
+
+class Housekeeping:
+    """A thread of its own. A job that fails is tried again; only what the first round must have done is waited for
+    (`ready`)."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"mirror-{flow.name}", daemon=True)
+        self.ready = threading.Event()
+        """The topics of the target are there, as far as they can be."""
+        self.last_error: str | None = None
+        self.refused: set[str] = set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        flow = self._flow
+        try:
+            with Admin(dict(flow.source_admin)) as source, Admin(dict(flow.target_admin)) as target:
+                jobs = Jobs(flow, source, target, self)
+                try:
+                    while not self._stop.is_set():
+                        self._stop.wait(max(0.05, self._round(jobs.all()) - time.monotonic()))
+                finally:
+                    jobs.close()
+        except Exception as error:
+            # Settings that no client can be made with; the query fails by them too, and says so.
+            self.last_error = str(error)
+            if not isinstance(error, (KafkaError, ConfigError)):
+                log.exception("%s: the housekeeping has ended", flow.name)
+
+    def _round(self, jobs: list[Job]) -> float:
+        """Do what is due; when the next is."""
+        failed = None
+        for job in jobs:
+            if self._stop.is_set() or time.monotonic() < job.due:
+                continue
+            try:
+                job.work()
+                job.failures = 0
+                job.due = time.monotonic() + job.interval if job.interval > 0 else float("inf")
+            except KafkaError as error:
+                job.failures += 1
+                job.due = time.monotonic() + min(30.0, _AGAIN * 2 ** min(job.failures, 5))
+                failed = f"{job.name}: {error}"
+                log.warning("%s: %s failed, to be tried again: %s", self._flow.name, job.name, error)
+        self.last_error = failed
+        if failed is None or all(not job.failures for job in jobs[:2]):
+            self.ready.set()
+        return min([job.due for job in jobs], default=float("inf"))
+
+
+class Jobs:
+    """The jobs of a flow, and what they keep from one time to the next."""
+
+    def __init__(self, flow: Flow, source: Admin, target: Admin, owner: Housekeeping) -> None:
+        self._flow = flow
+        self._source = source
+        self._target = target
+        self._owner = owner
+        self._topics = TopicSync(flow, source, target)
+        self._groups: GroupSync | None = None
+        self._heart: Producer | None = None
+        self._jobs = [Job("making its own topics", 0, self._topics.own_topics)]
+        if flow.enabled:
+            self._add("refreshing topics", flow.refresh_topics, self._refresh)
+            if flow.sync_configs:
+                self._add("syncing the settings of topics", flow.sync_configs_interval, self._topics.sync_configs)
+            if flow.emit_checkpoints:
+                self._add("refreshing groups", flow.refresh_groups, self._refresh_groups)
+                self._add("checkpoints", flow.checkpoints_interval, self._checkpoints)
+                if flow.sync_groups:
+                    self._add("syncing the offsets of groups", flow.sync_groups_interval, self._sync_groups)
+        if flow.emit_heartbeats:
+            self._add("heartbeats", flow.heartbeats_interval, self._heartbeat)
+
+    def _add(self, name: str, interval: float, work: Callable[[], object]) -> None:
+        self._jobs.append(Job(name, interval, work))
+
+    def all(self) -> list[Job]:
+        return self._jobs
+
+    def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
+        if self._heart is not None:
+            self._heart.close(1.0)
+
+    def _refresh(self) -> None:
+        if not self._flow.create_topics and self._owner.ready.is_set():
+            return
+        made = self._topics.refresh()
+        self._owner.refused = self._topics.refused
+        if made and not self._owner.ready.is_set():
+            self._wait_for_topics()
+
+    def _wait_for_topics(self) -> None:
+        """Reading begins where the flow says only with partitions that are there at the start: so wait until the target
+        shows what was just made in it."""
+        flow = self._flow
+        deadline = time.monotonic() + _VISIBLE
+        while time.monotonic() < deadline:
+            wanted = [t for t in self._source.list_topics() if flow.wants_topic(t) and not flow.comes_back(t)]
+            remote = {flow.remote_topic(name) for name in wanted}
+            found = described(self._target, remote)
+            if len(found) == len(remote) and all(p.leader is not None for t in found.values() for p in t.partitions):
+                return
+            time.sleep(0.1)
+
+    def _group_sync(self) -> GroupSync:
+        if self._groups is None:
+            self._groups = GroupSync(self._flow, self._source, self._target)
+        return self._groups
+
+    def _refresh_groups(self) -> None:
+        self._group_sync().refresh_groups()
+
+    def _checkpoints(self) -> None:
+        self._group_sync().emit_checkpoints()
+
+    def _sync_groups(self) -> None:
+        self._group_sync().sync_offsets()
+
+    def _heartbeat(self) -> None:
+        flow = self._flow
+        if self._heart is None:
+            self._heart = Producer({**flow.target_admin, "linger.ms": "0", "max.block.ms": "5000"})
+        beat = Heartbeat(flow.source, flow.target, int(time.time() * 1000))
+        self._heart.send(HEARTBEATS, beat.value(), beat.key(), 0).get(10.0)

@@ -1,0 +1,265 @@
+"""Flows that run: each a query of Spark Structured Streaming, started again when it fails, and its housekeeping.
+
+Where a flow got to is committed to its group in the source after every batch; a flow that starts goes on from there.
+Spark's own checkpoint is thrown away at the end, unless the flow is exactly once: then it lies under `state.dir`, and
+is what makes a batch that was begun before a crash the same batch after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kavka.client.admin import Admin
+from kavka.client.admin.types import OffsetSpec
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.pipeline.mirror.flow import Flow
+from kavka.pipeline.mirror.housekeeping import Housekeeping
+from kavka.pipeline.mirror.status import FAILED, RETRYING, RUNNING, STOPPED, FlowStatus
+from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.offsets import from_checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Several flows share the cores, whichever has more to do.
+    "spark.scheduler.mode": "FAIR",
+    # A row is a batch of records, up to a megabyte and more.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
+}
+# What the sink says when the target refuses a record: trying again would not help.
+_REFUSED = "was not written"
+_LOOK = 0.2
+_LAG_INTERVAL = 1.0
+_LONGEST_PAUSE = 30.0
+
+
+def session(master: str | None = None, more: Mapping[str, str] | None = None) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError("mirroring runs on Spark: pip install 'kavka[pipeline]'") from error
+    builder = SparkSession.builder.appName("kavka-mirror")
+    builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    for name, value in {**SESSION, **(more or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+class RunningFlow:
+    """One flow; a thread of its own starts and watches the query."""
+
+    def __init__(self, flow: Flow, spark: SparkSession | None) -> None:
+        self.flow = flow
+        self.status = FlowStatus(flow.name)
+        self._spark = spark
+        self._house = Housekeeping(flow)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"mirror-query-{flow.name}", daemon=True)
+        self._query: StreamingQuery | None = None
+        self._admin: Admin | None = None
+        self._began: dict[TopicPartition, int] = {}
+        self._lag_at = 0.0
+        self._folder = ""
+
+    def start(self) -> None:
+        self._house.start()
+        if self.flow.enabled:
+            self._thread.start()
+        else:
+            self.status.state = RUNNING
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._house.stop()
+
+    def join(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        if self.flow.enabled:
+            self._thread.join(timeout)
+        self._house.join(max(0.0, deadline - time.monotonic()))
+        if self.status.state != FAILED:
+            self.status.state = STOPPED
+
+    @property
+    def ended(self) -> bool:
+        return self.flow.enabled and not self._thread.is_alive() and self._thread.ident is not None
+
+    # --- the query's thread
+
+    def _run(self) -> None:
+        pause = 1.0
+        try:
+            while not self._house.ready.wait(_LOOK):
+                self.status.error = self._house.last_error
+                if self._stop.is_set():
+                    return
+            self._folder = self._checkpoint()
+            while not self._stop.is_set():
+                began = time.monotonic()
+                error = self._query_until_it_ends()
+                if error is None:
+                    return
+                self.status.error = error
+                if _REFUSED in error and self.flow.abort_on_failure:
+                    self.status.state = FAILED
+                    log.error("%s: %s", self.flow.name, error)
+                    return
+                self.status.state = RETRYING
+                self.status.restarts += 1
+                # One that ran for a while is not the same trouble again.
+                pause = 1.0 if time.monotonic() - began > 60 else min(_LONGEST_PAUSE, pause * 2)
+                log.warning("%s: %s; starting again", self.flow.name, error)
+                self._stop.wait(pause)
+        except Exception as error:
+            self.status.state, self.status.error = FAILED, str(error)
+            log.exception("%s: the flow has ended", self.flow.name)
+        finally:
+            if self._admin is not None:
+                self._admin.close()
+            if self._folder and not self.flow.exactly_once:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _checkpoint(self) -> str:
+        flow = self.flow
+        if not flow.exactly_once:
+            return tempfile.mkdtemp(prefix="kavka-mirror-")
+        servers = f"{flow.source_admin.get('bootstrap.servers')} {flow.target_admin.get('bootstrap.servers')}"
+        name = f"{flow.source}-{flow.target}-{hashlib.sha256(f'{servers} {flow.group}'.encode()).hexdigest()[:8]}"
+        return f"{flow.state_dir.rstrip('/')}/{name}"
+
+    def _query_until_it_ends(self) -> str | None:
+        """None when it was stopped, else why it failed."""
+        from pyspark.errors import PySparkException
+
+        from kavka.pipeline.mirror.source import FORMAT, MirrorDataSource
+
+        spark = self._spark
+        assert spark is not None
+        flow = self.flow.to_json()
+        try:
+            _make_active(spark)
+            spark.dataSource.register(MirrorDataSource)
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.flow.name)
+            frame = spark.readStream.format(FORMAT).option("flow", flow).load()
+            writer = frame.writeStream.format(FORMAT).option("flow", flow).option("checkpointLocation", self._folder)
+            query = self._query = writer.start()
+            self.status.state = RUNNING
+            while query.isActive and not self._stop.is_set():
+                self._look(query)
+                self._stop.wait(_LOOK)
+            if self._stop.is_set():
+                query.stop()
+                return None
+            failed = query.exception()
+            return "the query has ended" if failed is None else _reason(str(failed))
+        except PySparkException as error:
+            return _reason(str(error))
+
+    # --- how far it is
+
+    def _look(self, query: StreamingQuery) -> None:
+        status = self.status
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] != status.batch and progress["sources"]:
+            self._batch_done(progress)
+        if time.monotonic() >= self._lag_at:
+            self._lag_at = time.monotonic() + _LAG_INTERVAL
+            self._measure_lag()
+        status.refused = sorted(self._house.refused)
+        if status.state == RUNNING:
+            status.error = self._house.last_error
+
+    def _batch_done(self, progress: Any) -> None:
+        status, source = self.status, progress["sources"][0]
+        end = _offsets(source["endOffset"])
+        before = status.done or _offsets(source["startOffset"])
+        moved = sum(max(0, at - before.get(tp, 0)) for tp, at in end.items())
+        millis = progress["durationMs"].get("triggerExecution", 0)
+        status.batch = progress["batchId"]
+        status.done = end
+        status.records += moved
+        status.records_per_second = moved * 1000 / millis if millis else 0.0
+        self._lag_at = 0.0
+
+    def _measure_lag(self) -> None:
+        done = self.status.done
+        if not done:
+            return
+        try:
+            if self._admin is None:
+                self._admin = Admin({**self.flow.source_admin, "request.timeout.ms": "5000"})
+            level = self.flow.consumer.get("isolation.level", "read_uncommitted")
+            ends = self._admin.list_offsets(
+                dict.fromkeys(done, OffsetSpec.latest()), isolation_level=level, timeout=5.0
+            )
+            self.status.lag = {tp: max(0, one.offset - done[tp]) for tp, one in ends.items()}
+        except KafkaError as error:
+            log.debug("%s: the ends of partitions could not be asked for: %s", self.flow.name, error)
+
+
+class Mirror:
+    """All flows of a file."""
+
+    def __init__(self, flows: Iterable[Flow], spark: SparkSession | None = None) -> None:
+        self.flows = [RunningFlow(flow, spark) for flow in flows]
+
+    def start(self) -> None:
+        for flow in self.flows:
+            flow.start()
+
+    def statuses(self) -> list[FlowStatus]:
+        return [flow.status for flow in self.flows]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no flow with records runs any more."""
+        return all(flow.ended for flow in self.flows if flow.flow.enabled)
+
+    def stop(self, timeout: float = 60.0) -> None:
+        for flow in self.flows:
+            flow.stop()
+        deadline = time.monotonic() + timeout
+        for flow in self.flows:
+            flow.join(max(0.0, deadline - time.monotonic()))
+
+
+def _make_active(spark: Any) -> None:
+    """A sink is looked for in the session that is active in the thread, and a new thread has none."""
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def _offsets(text: Any) -> dict[TopicPartition, int]:
+    found = json.loads(text) if isinstance(text, str) else text
+    return from_checkpoint(found) if isinstance(found, dict) else {}
+
+
+def _reason(text: str) -> str:
+    """Of what Spark says, the line of ours."""
+    for line in text.splitlines():
+        _, found, message = line.partition("PipelineError: ")
+        if found:
+            return message.strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else "the query has failed")[:500]

@@ -1,0 +1,58 @@
+"""The records of MirrorMaker's topics. That Kafka's own classes read them is in tests/integration/test_mirror.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from kavka.pipeline.mirror.records import (
+    Checkpoint,
+    Heartbeat,
+    OffsetSync,
+    RecordFormatError,
+    read_run_header,
+    run_header,
+)
+
+
+def test_the_bytes_are_those_of_kafka() -> None:
+    sync = OffsetSync("tö", 3, 17, 5)
+    assert sync.key() == b"\x00\x03t\xc3\xb6\x00\x00\x00\x03"
+    assert sync.value() == (17).to_bytes(8, "big") + (5).to_bytes(8, "big")
+    checkpoint = Checkpoint("g", "A.t", 1, 8, 7, "m")
+    assert checkpoint.key() == b"\x00\x01g\x00\x03A.t\x00\x00\x00\x01"
+    assert checkpoint.value() == b"\x00\x00" + (8).to_bytes(8, "big") + (7).to_bytes(8, "big") + b"\x00\x01m"
+    beat = Heartbeat("A", "B", 1234)
+    assert beat.key() == b"\x00\x01A\x00\x01B"
+    assert beat.value() == b"\x00\x00" + (1234).to_bytes(8, "big")
+
+
+def test_what_was_written_is_read() -> None:
+    for one in (OffsetSync("t", 0, 1 << 40, 2), Checkpoint("g", "t", 9, 1, 2, ""), Heartbeat("A", "B", 5)):
+        assert type(one).read(one.key(), one.value()) == one
+
+
+@pytest.mark.parametrize("kind", [OffsetSync, Checkpoint, Heartbeat])
+def test_other_bytes_are_told_from_records(kind: type) -> None:
+    good = kind.read(*_sample(kind))  # type: ignore[attr-defined]
+    key, value = good.key(), good.value()
+    for wrong in (
+        (b"", b""),
+        (key[:-1], value),
+        (key, value[:-1]),
+        (b"\x7f\xff" + key[2:], value),
+        (b"\xff" + key, value),
+    ):
+        with pytest.raises(RecordFormatError):
+            kind.read(*wrong)  # type: ignore[attr-defined]
+
+
+def _sample(kind: type) -> tuple[bytes, bytes]:
+    one = {OffsetSync: OffsetSync("t", 0, 1, 2), Checkpoint: Checkpoint("g", "t", 0, 1, 2, "m")}.get(
+        kind, Heartbeat("A", "B", 1)
+    )
+    return one.key(), one.value()  # type: ignore[attr-defined]
+
+
+def test_a_run_header_that_is_none_means_the_record_alone() -> None:
+    assert read_run_header(run_header(41)) == 41
+    assert [read_run_header(text) for text in (None, b"", b"123", (-5).to_bytes(8, "big", signed=True))] == [0, 0, 0, 0]
