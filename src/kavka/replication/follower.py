@@ -52,7 +52,7 @@ def _cut(partition: Partition, log_manager: LogManager, offset: int) -> None:
     elif offset < the_log.end_offset:
         log.info("%s is cut from offset %d to %d", partition.topic_partition, the_log.end_offset, offset)
     log_manager.truncate_to(partition.topic_partition, offset)
-    partition.abandon_fetches()
+    partition.was_cut(offset)
 
 
 def move_into_range(partition: Partition, log_manager: LogManager, leader_start: int, leader_end: int) -> None:
@@ -66,7 +66,7 @@ def move_into_range(partition: Partition, log_manager: LogManager, leader_start:
     elif leader_start > the_log.end_offset:
         log.warning("%s begins anew at %d: the leader has nothing before that", tp, leader_start)
         log_manager.truncate_fully_and_start_at(tp, leader_start)
-        partition.abandon_fetches()
+        partition.was_cut(0)
 
 
 def append(partition: Partition, log_manager: LogManager, records: Any) -> None:
@@ -95,6 +95,5 @@ def take_marks(partition: Partition, high_watermark: int, start_offset: int) -> 
         the_log.set_high_watermark(committed)
     if start_offset > the_log.start_offset:
         the_log.advance_start_offset(start_offset)
-    if moved and partition.fetch_waiters:
-        for fetch in list(partition.fetch_waiters):
-            fetch.check()
+    if moved:
+        partition.wake()

@@ -30,7 +30,7 @@ from kavka.replication.in_sync import FollowerState, high_watermark, may_join, o
 from kavka.replication.read_replica import Candidate, choose
 from kavka.replication.shared import IsrChange, Shared
 from kavka.replication.throttle import is_throttled
-from kavka.replication.waiting import AppendWaiter, FetchWaiter
+from kavka.replication.waiting import AppendWaiter, FetchWaiter, ProduceWaiter
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
 from kavka.storage.log_read import LogRead
@@ -149,7 +149,12 @@ class Partition:
         self.log = log
         self.followers = {}
         if is_new:
-            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            for waiter in list(self.produce_waiters):
+                if isinstance(waiter, ProduceWaiter) and self.leader_id >= 0:
+                    waiter.leader_lost(self)
+                else:
+                    waiter.fail(self, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.abandon_fetches()
         return is_new
 
     def _take_state(self, state: LeaderAndIsrPartitionState) -> None:
@@ -183,6 +188,13 @@ class Partition:
         """Its log directory failed: nothing is served until the partition is made anew."""
         self.log = None
         self.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def was_cut(self, offset: int) -> None:
+        """Nothing from `offset` on is in the log any more, for who leads now does not have it."""
+        for waiter in list(self.produce_waiters):
+            if isinstance(waiter, ProduceWaiter):
+                waiter.was_cut(self, offset)
+        self.abandon_fetches()
 
     def fail_waiters(self, code: ErrorCode) -> None:
         for produce in list(self.produce_waiters):
@@ -255,7 +267,7 @@ class Partition:
                         fetch.check()
             if end > log.high_watermark:
                 self._commit(end)
-        self._wake()
+        self.wake()
 
     def _commit(self, end: int) -> None:
         """Move the high watermark; followers hear of it with their next answers."""
@@ -265,7 +277,8 @@ class Partition:
         for session, asked in self.follower_sessions.items():
             session.touched[asked] = None
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """The high watermark, or what is flushed, has moved."""
         if self.produce_waiters:
             for produce in list(self.produce_waiters):
                 produce.check(self)
@@ -401,9 +414,9 @@ class Partition:
             end = self._committed_end(log.flushed_offset if held_by_flush else log.written_end)
             if end > log.high_watermark:
                 self._commit(end)
-                self._wake()
+                self.wake()
         if started != start_offset and self.produce_waiters:
-            self._wake()
+            self.wake()
 
     def _maybe_expand(self, follower: FollowerState) -> None:
         log = self.log

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from kavka.replication.partition import Partition
 
 
+LONGEST_DOUBT_S = 1.0
+"""How long a produce waits to hear what became of its records when their leader has changed."""
+
+
 class AppendWaiter(Protocol):
     """Waits for a partition to have committed, or flushed, what was appended to it."""
 
@@ -100,7 +104,12 @@ class _ResponseWaiter(ABC):
 
 
 class ProduceWaiter(_ResponseWaiter):
-    """Waits until every partition has what the request's acks ask for."""
+    """Waits until every partition has what the request's acks ask for.
+
+    A broker that is the leader no more cannot commit, but what it had appended may be committed by its successor, who
+    had copied it. A client that was told NOT_LEADER_OR_FOLLOWER would send it again, and one that is not idempotent
+    would double it. So the answer waits for what this broker hears as a follower: its log is not cut, and the high
+    watermark passes what was appended, or it is cut below; or neither within a second."""
 
     __slots__ = ()
 
@@ -116,6 +125,26 @@ class ProduceWaiter(_ResponseWaiter):
                     if acks_all:
                         self._refuse(answer, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self._finish(partition)
+
+    def leader_lost(self, partition: Partition) -> None:
+        """This broker follows another one now."""
+        wanted = self._left.get(partition)
+        if wanted is None:
+            return
+        if all(acks_all for _, acks_all, _ in wanted):
+            asyncio.get_running_loop().call_later(LONGEST_DOUBT_S, self._doubt_ends, partition)
+        else:
+            self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _doubt_ends(self, partition: Partition) -> None:
+        if not partition.is_leader:
+            self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def was_cut(self, partition: Partition, offset: int) -> None:
+        """Nothing from `offset` on is in the log any more."""
+        wanted = self._left.get(partition)
+        if wanted is not None and any(end_offset > offset for end_offset, _, _ in wanted):
+            self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _refuse(self, answer: Any, code: ErrorCode) -> None:
         answer.error_code = int(code)

@@ -13,6 +13,7 @@ from kavka.client.errors import Disconnected
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.alter_partition import AlterPartitionResponse
 from kavka.replication import follower as follower_module
+from kavka.replication import waiting as waiting_module
 from tests.unit.replication.replicas_world import QUICK, World, batch, in_world
 
 
@@ -62,6 +63,39 @@ def test_a_new_leader_has_all_that_was_acknowledged_and_the_old_one_drops_what_w
         await world.until(lambda: world.isr == [0, 1, 2])
         await world.caught_up()
         assert len(set(world.digests().values())) == 1
+
+    in_world(tmp_path, body)
+
+
+def test_what_the_old_leader_had_passed_on_is_acknowledged_when_its_successor_commits_it(tmp_path):
+    async def body(world: World) -> None:
+        world.cut.add(frozenset((0, 2)))
+        await world.elect(0, isr=[0, 1, 2])
+        waiting = world.produce(batch(3))
+        await world.until(lambda: world.log(1).end_offset == 3)
+        assert not waiting.done()
+        await world.elect(1)
+        answer = (await waiting).responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        assert not world.partition(0).produce_waiters
+        await world.caught_up()
+        assert {world.log(one).end_offset for one in (0, 1, 2)} == {3}
+
+    in_world(tmp_path, body)
+
+
+def test_what_became_of_a_batch_is_not_waited_for_longer_than_its_bound_nor_where_nobody_leads(tmp_path, monkeypatch):
+    async def body(world: World) -> None:
+        for leader in (1, -1):
+            monkeypatch.setattr(waiting_module, "LONGEST_DOUBT_S", 0.05 if leader == 1 else 3600)
+            await world.elect(0, isr=[0, 1, 2])
+            world.cut |= {frozenset((0, 1)), frozenset((0, 2))}
+            waiting = world.produce(batch(), timeout_ms=3_600_000)
+            await world.elect(leader, to=[0])
+            answer = (await waiting).responses[0].partition_responses[0]
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+            assert not world.partition(0).produce_waiters
+            world.cut.clear()
 
     in_world(tmp_path, body)
 
@@ -131,7 +165,7 @@ def test_what_was_appended_while_too_few_were_left_in_sync_is_told_so(tmp_path):
         follower = partition.followers[1]
         partition.isr = partition.maximal_isr = frozenset((0,))
         partition.log.set_high_watermark(1)
-        partition._wake()
+        partition.wake()
         assert follower.broker_id == 1
         code = (await waiting).responses[0].partition_responses[0].error_code
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
