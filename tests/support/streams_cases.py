@@ -31,6 +31,7 @@ from kavka.streams import (
     Topology,
     TopologyTestDriver,
     Windowed,
+    col,
 )
 
 StreamRecord = streams.Record
@@ -359,6 +360,18 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     ),
     "pattern": lambda b: (
         b.stream(re.compile("[ab]")).group_by_key().count().to_stream().map_values(text).to("out")
+    ),
+    "expressions": lambda b: (
+        b.stream("a")
+        .filter(col("value").is_not_null() & ~col("key").startswith("k3"))
+        .filter_not((col("value") == "v1") | col("value").is_in("v2", "v2x"))
+        .map_values(col("value").upper() + "/" + col("key"))
+        .flat_map_values(col("value").split("/"))
+        .select_key(col("key") + col("value").lower())
+        .to("out")
+    ),
+    "expressions_of_null": lambda b: (
+        b.stream("b").filter_not(col("value") < "v2").map_values(col("value") + "!").to("out")
     ),
     "join_of_count": lambda b: b.stream("a").join(b.stream("b").group_by_key().count(), plus).to("out"),
 }

@@ -23,6 +23,7 @@ from kavka.pipeline.streams.errors import (
     StreamsException,
     TopologyException,
 )
+from kavka.pipeline.streams.expressions import Expression, col, lit
 from kavka.pipeline.streams.grouped import KGroupedStream, KGroupedTable, SessionWindowedKStream, TimeWindowedKStream
 from kavka.pipeline.streams.kstream import BranchedKStream, KStream
 from kavka.pipeline.streams.ktable import KTable
@@ -82,6 +83,7 @@ __all__ = [
     "Consumed",
     "EmitStrategy",
     "ErrorContext",
+    "Expression",
     "FailedProcessingException",
     "GlobalKTable",
     "Grouped",
@@ -142,6 +144,8 @@ __all__ = [
     "Window",
     "Windowed",
     "WindowedSerdes",
+    "col",
+    "lit",
 ]
 
 

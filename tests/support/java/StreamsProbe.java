@@ -134,6 +134,8 @@ public class StreamsProbe {
         run("versioned_fk_join", b -> versioned(b, "a", c(), "V").leftJoin(versioned(b, "b", c(), "W"), StreamsProbe::key, (x, y) -> x + y).toStream().to("out"));
         run("versioned_to_stream", b -> versioned(b, "a", c(), "V").filter((k, v) -> !v.equals("v1")).toStream().to("out"));
         run("versioned_aggregate", b -> b.stream("a", c()).join(b.stream("b", c()).groupByKey().count(Materialized.<String, Long>as(Stores.persistentVersionedKeyValueStore("V", ms(40)))), (x, y) -> x + y).to("out"));
+        run("expressions", b -> b.stream("a", c()).filter((k, v) -> v != null && !k.startsWith("k3")).filterNot((k, v) -> v.equals("v1") || v.equals("v2") || v.equals("v2x")).mapValues((k, v) -> v.toUpperCase() + "/" + k).flatMapValues(v -> Arrays.asList(v.split("/"))).selectKey((k, v) -> k + v.toLowerCase()).to("out"));
+        run("expressions_of_null", b -> b.stream("b", c()).filterNot((k, v) -> v != null && v.compareTo("v2") < 0).mapValues(v -> v == null ? null : v + "!").to("out"));
         run("pattern", b -> b.stream(java.util.regex.Pattern.compile("[ab]"), c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
     }
 }

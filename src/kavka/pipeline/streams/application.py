@@ -26,6 +26,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
+from kavka.pipeline.streams.native import native_chains
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends
 from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
@@ -376,7 +377,12 @@ class KafkaStreams:
             # As many tasks as there were, whatever the topics have that came since.
             known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
         plan = make_plan(topology, known, cores, None if before is None else int(before["width"]))
-        self._keep(plan.fingerprint(topology), before)
+        alone = [
+            sorted(source.told() for source in sub.sources)
+            for sub in plan.stateless
+            if sub.id in native_chains(topology, plan, settings)
+        ]
+        self._keep({**plan.fingerprint(topology), "native": alone}, before)
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         _create(admin, own, settings.replication_factor)
@@ -398,6 +404,12 @@ class KafkaStreams:
                 raise StreamsException(
                     f"the state in {self.folder} is of another topology ({_difference(before, now)}): give a new "
                     "application.id, or forget the state with clean_up()"
+                )
+            if before.get("native", []) != now.get("native", []):
+                raise StreamsException(
+                    f"the offsets in {self.folder} are of a topology in which Spark alone did the steps after topics "
+                    f"{before.get('native', [])}, and now those after {now.get('native', [])}: give a new "
+                    "application.id, or forget them with clean_up()"
                 )
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.spark import register
 from kavka.pipeline.streams.application import needs_timers, policies_of, source_frame
+from kavka.pipeline.streams.native import native_chains, native_frame
 from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.topology import Subtopology, Topology
@@ -50,7 +51,11 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
         return source_frame(spark, settings, topics, policies, limit) if topics else None
 
     parts: list[Any] = []
-    plain = read(plan.stateless)
+    chains = native_chains(job.topology, plan, settings)
+    for sub in plan.stateless:
+        if sub.id in chains:
+            parts.append(native_frame(read((sub,)), chains[sub.id]))
+    plain = read(tuple(sub for sub in plan.stateless if sub.id not in chains))
     if plain is not None:
         parts.append(plain.mapInArrow(stateless_step(job), OUT))
     kept = [read((*plan.feeding, *plan.stateful)), read(plan.globals, limit=False)] if plan.stateful else []

@@ -11,6 +11,7 @@ from kavka.pipeline.streams import nodes
 from kavka.pipeline.streams.builder import GlobalKTable, StreamsBuilder, table_store
 from kavka.pipeline.streams.engine import UserNode
 from kavka.pipeline.streams.errors import TopologyException
+from kavka.pipeline.streams.expressions import Expression, Listed
 from kavka.pipeline.streams.grouped import KGroupedStream
 from kavka.pipeline.streams.joins import StreamJoin, StreamTableJoin, WindowPut
 from kavka.pipeline.streams.options import (
@@ -74,7 +75,8 @@ class KStream:
 
     def flat_map_values(self, mapper: Callable[..., Any], named: Named | None = None) -> KStream:
         """`mapper(value)`, or `mapper(key, value)`, gives any number of values."""
-        name = self._add("KSTREAM-FLATMAPVALUES-", partial(nodes.FlatMapValues, nodes.with_key(mapper)), named)
+        function = Listed(mapper) if isinstance(mapper, Expression) else nodes.with_key(mapper)
+        name = self._add("KSTREAM-FLATMAPVALUES-", partial(nodes.FlatMapValues, function), named)
         return KStream(self.builder, name, self.key_serde, None, self.rekeyed)
 
     def peek(self, action: Callable[[Any, Any], Any], named: Named | None = None) -> KStream:

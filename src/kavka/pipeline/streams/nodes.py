@@ -8,6 +8,7 @@ from typing import Any
 
 from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.errors import StreamsException, TopologyException
+from kavka.pipeline.streams.expressions import Expression
 from kavka.pipeline.streams.serdes import Change
 
 
@@ -36,6 +37,8 @@ def with_key(function: Callable[..., Any], values: int = 1) -> Callable[..., Any
     """A function of `values` values, or of the key and `values` values, as one that is given the key too."""
     if not callable(function):
         raise TopologyException(f"{function!r} is no function")
+    if isinstance(function, Expression) and values == 1:
+        return function
     return function if places(function) == values + 1 else _WithoutKey(function)
 
 

@@ -66,6 +66,11 @@ def _handler(setting: Any, name: str) -> Handler:
     raise StreamsException(f"{name}={setting}: give LogAndContinueExceptionHandler, LogAndFail… or a function")
 
 
+def fails(handler: Handler) -> bool:
+    """Whether a handler is the one that always says FAIL."""
+    return handler is _log_and_fail
+
+
 @dataclass(frozen=True)
 class Settings:
     application_id: str

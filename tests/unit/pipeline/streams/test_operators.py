@@ -34,6 +34,8 @@ from kavka.streams import (
     TopologyException,
     TopologyTestDriver,
     UnlimitedWindows,
+    col,
+    lit,
 )
 from tests.support import streams_cases
 
@@ -303,6 +305,25 @@ def test_what_makes_no_sense_is_told_when_it_is_built() -> None:
         Stores.persistent_versioned_key_value_store("v", -1)
     with pytest.raises(TopologyException, match="by their names, or by one pattern alone"):
         builder.stream(["x", re.compile("y")])
+
+
+def test_an_expression_says_what_it_cannot_do_when_it_is_made() -> None:
+    key, value = col("key"), col("value")
+    for make, told in (
+        (lambda: col("offset"), "the columns key and value, not 'offset'"),
+        (lambda: value + 1, "concat takes text and text, not text and a number"),
+        (lambda: value == 1, "text and a number cannot be compared"),
+        (lambda: value and key, "write & for and"),
+        (lambda: value & key, "and takes true or false"),
+        (lambda: lit(1.5), "lit takes text"),
+        (lambda: value.split(""), "separator of split is empty"),
+        (lambda: StreamsBuilder().stream("in").flat_map_values(value.lower()), "flat_map_values needs a list"),
+    ):
+        with pytest.raises(TopologyException, match=told):
+            make()
+    with pytest.raises(TypeError, match=r"col\('value'\) must be text, not int"):
+        value.lower()("k", 5)
+    assert (value.is_in("a", "b")("k", "b"), value.is_in("a")("k", None), (key == "k")("k", None)) == (True, None, True)
 
 
 def test_a_topology_is_drawn_as_a_graph() -> None:
