@@ -155,7 +155,7 @@ def send(form: Locator, button: str, says: str) -> None:
 
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
-    line = form.locator(".answer").or_(page.locator("#said"))
+    line = form.locator(".answer.good").or_(page.locator("#said"))
     expect(line.filter(has_text=re.compile(says)).first).to_be_visible()
 
 

@@ -23,6 +23,7 @@ from kavka.console.views import Pager, View, page
 
 DEFAULT_MINUTES, MAX_MINUTES = 60, 14 * 24 * 60
 MOST_OF_A_FILE = 500_000
+PATIENCE_S = 10.0
 
 Way = Enum("Way", {way.upper().replace("-", "_"): way for way in WAYS})  # type: ignore[misc]
 
@@ -146,7 +147,7 @@ def group_rows(sample: Sample, search: str = "", state: str = "") -> list[GroupR
 async def describe_group(context: Context, group: Annotated[str, "Its name"]) -> GroupDetails:
     sample = await context.cluster.state()
     found = await _described(context, group)
-    committed = await context.admin.list_consumer_group_offsets(group)
+    committed = await context.admin.list_consumer_group_offsets(group, timeout=PATIENCE_S)
     owner = {tp: member for member in found.members for tp in member.assignment}
     starts = {TopicPartition(p.topic, p.id): p.start for p in sample.partitions}
     ends = sample.ends
@@ -209,7 +210,7 @@ async def describe_group(context: Context, group: Annotated[str, "Its name"]) ->
 
 async def _described(context: Context, group: str) -> ConsumerGroupDescription:
     try:
-        found = (await context.admin.describe_consumer_groups([group]))[group]
+        found = (await context.admin.describe_consumer_groups([group], timeout=PATIENCE_S))[group]
     except AdminError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             raise Refused(f"there is no group '{group}'", 404) from None

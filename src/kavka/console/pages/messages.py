@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.common.times import milliseconds_of
@@ -28,6 +28,7 @@ from kavka.console.live import EventStream, event
 from kavka.console.messages import Query, Search, Start, read_one
 from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.showing import MessageRow
+from kavka.console.state import Topic
 from kavka.console.views import View, page
 
 MOST_AT_ONCE = 8
@@ -213,6 +214,11 @@ async def find_messages(
     return Found(rows, progress.scanned, progress.cursor, progress.done, notices)
 
 
+@query("/searches", "How many searches run in this console now", everywhere=True)
+async def count_searches(context: Context) -> dict[str, int]:
+    return {"running": _running, "most": MOST_AT_ONCE}
+
+
 @query("/messages/one", "One message, whole")
 async def get_message(
     context: Context,
@@ -298,16 +304,22 @@ async def copy_message(
 
 async def _check_topic(context: Context, topic: str, partition: int | None, topic_field: str, field: str) -> None:
     """Nothing is made by writing to it, and what Kafka keeps for itself is not written to by hand."""
-    found = (await context.cluster.state()).topics.get(topic)
-    if found is None:
-        context.cluster.changed()
-        found = (await context.cluster.state()).topics.get(topic)
+    found = await _topic(context, topic)
     if found is None:
         raise Refused(f"there is no topic '{topic[:250]}'; nothing was sent", 404, topic_field)
     if found.internal:
         raise Refused(f"{topic} is internal: nothing is written to it by hand", field=topic_field)
     if partition is not None and partition >= len(found.partitions):
         raise Refused(f"{topic} has {len(found.partitions)} partitions, from 0 on; nothing was sent", field=field)
+
+
+async def _topic(context: Context, name: str) -> Topic | None:
+    """One that was made a moment ago is not in the last sample."""
+    found = (await context.cluster.state()).topics.get(name)
+    if found is None and name:
+        context.cluster.changed()
+        found = (await context.cluster.state()).topics.get(name)
+    return found
 
 
 # --- pages
@@ -328,7 +340,7 @@ async def messages_page(view: View) -> Response:
     sample = await view.context.cluster.state()
     wanted = _wanted(view)
     error = ""
-    topic = sample.topics.get(wanted.topic)
+    topic = await _topic(view.context, wanted.topic)
     if wanted.topic:
         if topic is None:
             error = f"there is no topic '{wanted.topic}'"
@@ -350,6 +362,13 @@ async def messages_page(view: View) -> Response:
         may_produce=view.context.user.role >= Role.OPERATE,
         copied=view.text("produce"),
     )
+
+
+@page("/topics/{topic}/messages", "Messages", tab="Messages")
+async def topic_messages_page(view: View) -> Response:
+    """The tab of a topic."""
+    topic = quote(view.path("topic"), safe="")
+    return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
 
 
 @page("/messages/stream", "Messages")

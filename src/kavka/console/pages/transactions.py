@@ -21,6 +21,7 @@ OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 DEFAULT_MINUTES = 15
 """A producer's transaction may take this long (transaction.max.timeout.ms): what is older may hang."""
 MINUTE_MS = 60_000
+PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,14 @@ class ProducerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsFound:
+    """`problems`: coordinators that could not be asked."""
+
+    rows: list[TransactionRow]
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     rows: list[OpenRow]
     partitions: int
@@ -77,14 +86,22 @@ async def list_transactions(
     context: Context,
     search: Annotated[str, "Part of a transactional id"] = "",
     only_open: Annotated[bool, "Only those that are open"] = False,
-) -> list[TransactionRow]:
+) -> TransactionsFound:
     wanted = search.strip().lower()
-    listed = [t for t in await context.admin.list_transactions() if wanted in t.transactional_id.lower()]
+    problems: list[str] = []
+    try:
+        everything = await context.admin.list_transactions(timeout=PATIENCE_S)
+    except AdminError as error:
+        everything = [one for some in error.results.values() for one in some]
+        problems = [
+            f"broker {broker} did not list its transactions: {reason(why)}" for broker, why in error.errors.items()
+        ]
+    listed = [t for t in everything if wanted in t.transactional_id.lower()]
     described: dict[str, TransactionDescription] = {}
     running = [t.transactional_id for t in listed if t.state in OPEN]
     if running:
         try:
-            described = await context.admin.describe_transactions(running)
+            described = await context.admin.describe_transactions(running, timeout=PATIENCE_S)
         except AdminError as error:
             described = error.results
     now = time.time()
@@ -107,7 +124,8 @@ async def list_transactions(
                 [str(tp) for tp in sorted(found.partitions)] if found else [],
             )
         )
-    return sorted(rows, key=lambda row: (not row.open, -(row.seconds or 0), row.transactional_id))
+    rows.sort(key=lambda row: (not row.open, -(row.seconds or 0), row.transactional_id))
+    return TransactionsFound(rows, problems)
 
 
 @query("/transactions/open", "What is open in partitions, and which of it hangs")
@@ -214,7 +232,8 @@ async def terminate_transaction(context: Context, transactional_id: str, confirm
 async def transactions_page(view: View) -> Response:
     context = view.context
     await context.cluster.state()
-    rows = await list_transactions(context, view.text("search"), view.flag("only_open"))
+    found = await list_transactions(context, view.text("search"), view.flag("only_open"))
+    rows = found.rows
     hanging = None
     if view.flag("hanging"):
         hanging = await find_open_transactions(context, view.text("topic"), view.number("minutes", DEFAULT_MINUTES))
@@ -225,6 +244,7 @@ async def transactions_page(view: View) -> Response:
     return view.render(
         "transactions.html",
         pager=Pager(view, rows),
+        problems=found.problems,
         open_ones=sum(row.open for row in rows),
         hanging=hanging,
         minutes=view.number("minutes", DEFAULT_MINUTES),

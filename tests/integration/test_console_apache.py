@@ -1,0 +1,108 @@
+"""The console at work on Apache Kafka 4.3: it knows a cluster by its protocol alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kavka import Admin, Consumer, Producer
+from kavka.common.types import TopicPartition
+from tests.support.apache import ApacheKafka
+from tests.support.browser import browser, page_of
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def kafka(java_parts: None, tmp_path: Path) -> Iterator[ApacheKafka]:
+    with ApacheKafka(tmp_path / "kafka", version="4.3.0") as found:
+        yield found
+
+
+@pytest.fixture
+def page(kafka: ApacheKafka, tmp_path: Path) -> Iterator[Page]:
+    from tests.support.console import ConsoleProcess
+
+    with (
+        browser() as chromium,
+        ConsoleProcess(tmp_path, kafka.bootstrap_servers) as console,
+        page_of(chromium, console.origin) as (found, watch),
+    ):
+        yield found
+        watch.check()
+
+
+def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Page, kafka: ApacheKafka) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import opened, refused, send
+
+    servers = kafka.bootstrap_servers
+    for name in ("overview", "brokers", "topics", "messages", "groups", "transactions", "pipelines", "alerts"):
+        page.goto(f"/c/default/{name}")
+        expect(page.locator("h1")).to_be_visible()
+        assert page.locator("#error").count() == 0, name
+    page.goto("/c/default/topics")
+    create = opened(page, "create").locator("form")
+    create.get_by_label("Name").fill("orders")
+    create.get_by_label("Replicas of each").fill("1")
+    send(create, "Create", "orders")
+
+    page.goto("/c/default/messages?topic=orders")
+    produce = opened(page, "produce").locator("form")
+    produce.locator("[name=value]").fill("<b>hello</b>")
+    send(produce, "Produce", "offset 0")
+    page.goto("/c/default/messages?topic=orders&text=hello")
+    expect(page.locator("#rows tr")).to_contain_text("<b>hello</b>")
+
+    with Admin(bootstrap_servers=servers) as admin:
+        for protocol in ("classic", "consumer"):
+            with Consumer(
+                bootstrap_servers=servers, group_id=protocol, group_protocol=protocol, client_id="anna",
+                auto_offset_reset="earliest",
+            ) as consumer:  # fmt: skip
+                consumer.subscribe(["orders"])
+                wait_until(lambda consumer=consumer: bool(consumer.poll(1.0)), timeout=60, what="the message")
+                consumer.commit_sync()
+                page.goto(f"/c/default/groups/one?group={protocol}")
+                expect(page.locator("#members")).to_contain_text("anna")
+                expect(page.locator("#figures")).to_contain_text(protocol)
+            wait_until(lambda p=protocol: admin.group_state(p) == "Empty", timeout=60, what="an empty group")
+            page.goto(f"/c/default/groups/one?group={protocol}")
+            opened(page, "reset")
+            send(page.locator("form#plan"), "Preview", "nothing is set yet")
+            send(page.locator("form#set"), "Set these offsets", "are set")
+            at = admin.list_consumer_group_offsets(protocol)[TopicPartition("orders", 0)]
+            assert at is not None
+            assert at.offset == 0
+        page.goto("/c/default/messages?topic=__consumer_offsets&expression=key.data.group == 'classic'")
+        expect(page.locator("#rows tr").first).to_contain_text('"group":"classic"')
+
+        producer = Producer(bootstrap_servers=servers, transactional_id="pay-1")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"open", partition=0).get(60)
+        page.goto("/c/default/transactions?hanging=on&minutes=0")
+        expect(page.locator("#transactions tr", has_text="pay-1")).to_contain_text("Ongoing")
+        expect(page.locator("#hanging tr", has_text="orders-0")).to_contain_text("open")
+        terminate = opened(page, "terminate").locator("form").first
+        terminate.locator("[name=confirm]").fill("pay-1")
+        send(terminate, "Abort", "shut out")
+        producer.close(5)
+
+    page.goto("/c/default/topics/orders/actions")
+    delete = opened(page, "delete").locator("form")
+    delete.locator("[name=confirm]").fill("order")
+    refused(delete, "Delete the topic", "type 'orders'")
+    delete.locator("[name=confirm]").fill("orders")
+    send(delete, "Delete the topic", "orders")
+    page.goto("/c/default/topics")
+    expect(page.locator("#topics")).not_to_contain_text(re.compile("orders"))

@@ -1,0 +1,655 @@
+"""Messages, groups, transactions and pipelines of a cluster of three brokers: every action, clicked in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kavka import Admin, Consumer, NewTopic, Producer, jobs
+from kavka.common.types import TopicPartition
+from tests.support.browser import PHONE, browser, page_of
+from tests.support.cluster import KavkaCluster
+from tests.support.processes import ManagedProcess, wait_until
+from tests.support.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from tests.support.console import ConsoleProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PAGES = ("overview", "brokers", "topics", "messages", "groups", "transactions", "pipelines", "alerts", "audit")
+SCRIPT = b"<script>alert('value')</script><img src=x onerror=alert(1)>"
+HOSTILE = [
+    (SCRIPT, SCRIPT),
+    (b"\xff\xfe\xfa", b"\xc3\x28 not UTF-8"),
+    (b'"><svg/onload=alert(2)>', b'{"</script><script>alert(3)</script>": ["' + b"<b>" * 50 + b'"]}'),
+    (b"control", b"bell\x07 escape\x1b[31m null\x00 turn\xe2\x80\xae around"),
+    (b"huge", b"<i>" * 200_000),
+    (None, None),
+    (b"=cmd|' /C calc'!A1", b"=HYPERLINK(\"http://elsewhere.example\")"),
+]
+
+
+class Workers(BaseHTTPRequestHandler):
+    """A Connect worker, as far as the console asks it: one sink that runs and one source that failed."""
+
+    states = {"files": "RUNNING", "broken": "FAILED"}
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        found = {
+            name: {
+                "info": {"type": "sink" if name == "files" else "source", "config": {"connector.class": "Lines"}},
+                "status": {
+                    "connector": {"state": state, "worker_id": "w:8083"},
+                    "tasks": [
+                        {"id": 0, "state": state, "worker_id": "w:8083"}
+                        | ({"trace": "ConnectException: <b>no file</b>\n\tat x"} if state == "FAILED" else {})
+                    ],
+                },
+            }
+            for name, state in self.states.items()
+        }
+        self._answer(200, json.dumps(found).encode())
+
+    def do_PUT(self) -> None:
+        self.asked.append(f"PUT {self.path}")
+        name, what = self.path.split("/")[2:4]
+        self.states[name] = {"pause": "PAUSED", "resume": "RUNNING"}[what]
+        self._answer(202, b"")
+
+    def do_POST(self) -> None:
+        self.asked.append(f"POST {self.path}")
+        self.states[self.path.split("/")[2]] = "RUNNING"
+        self._answer(202, b"{}")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaCluster]:
+    folder = tmp_path_factory.mktemp("console")
+    with ZooKeeper(folder / "zookeeper") as zookeeper, KavkaCluster(folder, zookeeper) as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="module")
+def jobs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def console(
+    cluster: KavkaCluster, jobs_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConsoleProcess]:
+    import os
+
+    from tests.support.console import ConsoleProcess
+
+    workers = ThreadingHTTPServer(("127.0.0.1", 0), Workers)
+    threading.Thread(target=workers.serve_forever, daemon=True).start()
+    with ConsoleProcess(
+        tmp_path_factory.mktemp("console-data"),
+        cluster.bootstrap_servers,
+        "--connect-url",
+        f"http://127.0.0.1:{workers.server_port}",
+        env={**os.environ, "KAVKA_PIPELINE_DIR": str(jobs_folder)},
+    ) as found:
+        yield found
+    workers.shutdown()
+
+
+@pytest.fixture
+def page(chromium: Browser, console: ConsoleProcess) -> Iterator[Page]:
+    """At the end: no dialog was opened, no script failed, nobody else was asked for anything."""
+    with page_of(chromium, console.origin) as (found, watch):
+        yield found
+        watch.check()
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: KavkaCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as found:
+        yield found
+
+
+def made(admin: Admin, name: str, partitions: int = 3, replicas: int = 3) -> str:
+    admin.create_topics([NewTopic(name, partitions, replicas)])
+    return name
+
+
+def filled(cluster: KavkaCluster, topic: str, count: int, partition: int | None = None) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+        for number in range(count):
+            value = json.dumps({"id": number, "user": {"name": f"user-{number % 10}"}}).encode()
+            headers = [("trace", b"t-%d" % number)]
+            producer.send(topic, value, key=b"key-%d" % number, partition=partition, headers=headers)
+        producer.flush()
+
+
+def wait_for_topic(console: ConsoleProcess, name: str) -> None:
+    """The console samples every few seconds."""
+    wait_until(
+        lambda: any(row["name"] == name for row in console.api("/topics")), timeout=60, what=f"{name} in the console"
+    )
+
+
+# --- all pages
+
+
+def test_every_page_is_shown_by_its_link_and_by_keyboard(page: Page) -> None:
+    from playwright.sync_api import expect
+
+    page.goto("/")
+    expect(page).to_have_url(re.compile("/c/default/overview"))
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("To the content")
+    for name in PAGES[:-1]:
+        link = page.get_by_role("navigation", name="Pages").get_by_role("link", name=name.capitalize())
+        link.focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(f"/c/default/{name}$"))
+        expect(link).to_have_attribute("aria-current", "page")
+        expect(page.locator("h1")).to_be_visible()
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways_also_in_the_dark(
+    chromium: Browser, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    topic = made(admin, "narrow-" + "x" * 60)
+    filled(cluster, topic, 10)
+    wait_for_topic(console, topic)
+    with page_of(chromium, console.origin, viewport=PHONE, color_scheme="dark", has_touch=True) as (page, watch):
+        paths = [*PAGES, f"topics/{topic}", f"messages?topic={topic}", "brokers/0"]
+        for path in paths:
+            page.goto(f"/c/default/{path}")
+            page.wait_for_load_state("load")
+            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{path} is {wide} pixels too wide"
+            back = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            assert sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200, f"{path} is bright: {back}"
+        watch.check()
+
+
+
+
+
+# --- messages
+
+
+def rows_of(page: Page) -> Any:
+    return page.locator("#rows tr")
+
+
+def ended(page: Page) -> None:
+    from playwright.sync_api import expect
+
+    expect(page.locator("#progress")).to_contain_text(re.compile("That is all|There is more|Nothing was found"))
+
+
+def test_messages_are_found_from_every_start_and_by_every_filter(
+    page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    topic = made(admin, "found", 1)
+    filled(cluster, topic, 120)
+    wait_for_topic(console, topic)
+    page.goto("/c/default/messages")
+    form = page.locator("form.search")
+
+    def search(**inputs: str) -> None:
+        form.get_by_label("Topic").fill(topic)
+        if form.locator("details").get_attribute("open") is None:
+            form.locator("details > summary").click()
+        for name in ("key", "text", "header", "path", "expression", "partition", "limit"):
+            if name != "limit" or "limit" in inputs:
+                form.locator(f"[name={name}]").fill(inputs.get(name, ""))
+        form.locator("[name=start]").select_option(inputs.get("start", "newest"))
+        if "at" in inputs:
+            form.locator("[name=at]").fill(inputs["at"])
+        form.get_by_role("button", name="Search").click()
+
+    def offsets() -> list[int]:
+        ended(page)
+        return [int(text) for text in page.locator("#rows tr td:nth-child(3)").all_inner_texts()]
+
+    search()
+    assert offsets() == list(range(119, 69, -1))
+    page.get_by_role("button", name="More").click()
+    expect(rows_of(page)).to_have_count(100)
+    assert offsets() == list(range(119, 19, -1))
+    page.get_by_role("button", name="More").click()
+    expect(page.locator("#progress")).to_contain_text("That is all")
+    assert offsets() == list(range(119, -1, -1))
+    search(start="oldest", limit="5")
+    assert offsets() == [0, 1, 2, 3, 4]
+    search(start="offset", at="100", limit="50")
+    assert offsets() == list(range(100, 120))
+    when = admin.list_offsets({TopicPartition(topic, 0): _latest()})[TopicPartition(topic, 0)].timestamp
+    search(start="time", at="2020-01-01T00:00:00Z")
+    assert len(offsets()) == 50, when
+    search(start="time", at="2099-01-01T00:00:00Z")
+    expect(page.locator("#progress")).to_contain_text("Nothing was found")
+    search(key="key-11")
+    assert offsets() == [*range(119, 109, -1), 11]
+    search(text='"id": 42,')
+    assert offsets() == [42]
+    search(header="trace=t-7")
+    assert offsets() == [*range(79, 69, -1), 7]
+    search(path="$.user.name == 'user-3'")
+    assert offsets() == list(range(113, 0, -10))
+    search(expression="value.id >= 10 and value.id < 12 or key endswith '-99'")
+    assert offsets() == [99, 11, 10]
+    search(expression="value.id >")
+    expect(page.locator("main [role=alert]")).to_contain_text("expected, not the end")
+    search(partition="7")
+    expect(page.locator("#failed")).to_contain_text("no partition 7")
+    page.goto("/c/default/messages?topic=nowhere")
+    expect(page.locator("main [role=alert]")).to_contain_text("there is no topic 'nowhere'")
+
+
+def _latest() -> Any:
+    from kavka.client.admin.types import OffsetSpec
+
+    return OffsetSpec.max_timestamp()
+
+
+def test_hostile_messages_are_shown_as_text_and_nothing_of_them_runs(
+    page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    topic = made(admin, "hostile", 1)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for key, value in HOSTILE:
+            producer.send(topic, value, key=key, headers=[("<script>alert(5)</script>", SCRIPT), ("none", None)])
+        producer.flush()
+    wait_for_topic(console, topic)
+    page.goto(f"/c/default/messages?topic={topic}&start=oldest")
+    ended(page)
+    expect(rows_of(page)).to_have_count(len(HOSTILE))
+    texts = page.locator("#rows tr td:nth-child(5)").all_inner_texts()
+    assert texts[0].startswith(SCRIPT.decode())
+    assert "07" in texts[3]
+    assert len(texts[4]) < 1000
+    page.goto(f"/c/default/messages?topic={topic}&start=oldest&value_format=text&key_format=text")
+    ended(page)
+    texts = page.locator("#rows tr td:nth-child(5)").all_inner_texts()
+    assert "bell\u2407 escape\u241b[31m null\u2400 turn⟨U+202E⟩ around" in texts[3]
+    assert "\ufffd( not UTF-8" in texts[1]
+    assert page.locator("#rows script, #rows img, #rows svg, #rows b, #rows i").count() == 0
+    for offset in range(len(HOSTILE)):
+        page.goto(f"/c/default/messages/one?topic={topic}&partition=0&offset={offset}")
+        expect(page.locator("h1")).to_contain_text("hostile")
+        assert page.locator("main script, main img, main svg, main b, main i").count() == 0
+        expect(page.locator("main")).to_contain_text("<script>alert(5)</script>")
+    page.goto(f"/c/default/messages/one?topic={topic}&partition=0&offset=0&value_format=hex")
+    expect(page.locator("section[aria-label=Value] pre")).to_contain_text("3c 73 63 72 69 70 74")
+    page.goto(f"/c/default/messages/one?topic={topic}&partition=0&offset=99")
+    expect(page.locator("main")).to_contain_text("no message at offset 99")
+
+    page.goto(f"/c/default/messages?topic={topic}&start=oldest")
+    with page.expect_download() as got:
+        page.locator("#csv").click()
+    lines = Path(got.value.path()).read_text()
+    assert lines.startswith("partition,offset,timestamp,time,key,value,headers\n")
+    assert "\"'=HYPERLINK" in lines
+    assert "'=cmd|" in lines
+    with page.expect_download() as got:
+        page.locator("#json").click()
+    found = json.loads(Path(got.value.path()).read_text())
+    assert [one["offset"] for one in found] == list(range(len(HOSTILE)))
+    assert found[0]["value"] == SCRIPT.decode()
+    assert found[5]["key"] is None
+    assert found[1]["valueBase64"]
+
+
+def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
+    page: Page, console: ConsoleProcess, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import opened, refused, send
+
+    topic = made(admin, "written", 2)
+    wait_for_topic(console, topic)
+    page.goto(f"/c/default/messages?topic={topic}&start=tail")
+    expect(page.locator("#notice")).to_contain_text("waiting")
+    form = opened(page, "produce").locator("form")
+    form.locator("[name=value_format]").select_option("json")
+    form.locator("[name=value]").fill('{"a": ')
+    refused(form, "Produce", "value is not json")
+    form.locator("[name=value]").fill('{"a": 1}')
+    form.locator("[name=key_format]").select_option("text")
+    form.locator("[name=key]").fill("first")
+    form.locator("[name=partition]").fill("9")
+    refused(form, "Produce", "has 2 partitions")
+    form.locator("[name=partition]").fill("1")
+    form.locator("[name=headers]").fill("origin: console")
+    send(form, "Produce", "partition 1, offset 0")
+    expect(rows_of(page)).to_have_count(1)
+    expect(rows_of(page)).to_contain_text('{"a": 1}')
+    form.locator("[name=topic]").fill("__consumer_offsets")
+    refused(form, "Produce", "internal|there is no topic")
+    page.get_by_role("button", name="Stop").click()
+    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the tail")
+
+    rows_of(page).get_by_role("link").click()
+    copy = opened(page, "copy").locator("form")
+    copy.locator("[name=to_topic]").fill("no-such-topic")
+    refused(copy, "Copy", "there is no topic")
+    copy.locator("[name=to_topic]").fill(topic)
+    copy.locator("[name=to_partition]").fill("0")
+    send(copy, "Copy", "partition 0, offset 0")
+    found = console.api(f"/messages?topic={topic}&start=oldest")["messages"]
+    assert sorted((one["partition"], one["key"]["text"], one["value"]["text"]) for one in found) == [
+        (0, "first", '{"a": 1}'),
+        (1, "first", '{"a": 1}'),
+    ]
+    assert all(one["headers"][0]["name"] == "origin" for one in found)
+
+
+def test_a_search_shows_what_it_found_while_it_goes_on_and_can_be_stopped(
+    page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    topic = made(admin, "long", 1, 1)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(topic, b'{"needle": 1}')
+        for number in range(150_000):
+            producer.send(topic, b'{"id": %d, "text": "hay"}' % number)
+        producer.flush()
+    wait_for_topic(console, topic)
+    page.goto(f"/c/default/messages?topic={topic}&start=oldest&path=$.needle == 1")
+    expect(rows_of(page)).to_have_count(1)
+    expect(page.locator("#progress")).to_contain_text("Searching")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#progress")).to_contain_text("Stopped: 1 shown")
+    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search")
+    # One that is left alone ends with its page.
+    page.goto(f"/c/default/messages?topic={topic}&start=oldest&path=$.needle == 1")
+    expect(rows_of(page)).to_have_count(1)
+    page.goto("/c/default/groups")
+    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search with its page")
+
+
+def test_internal_topics_are_shown_in_their_own_layout(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    from playwright.sync_api import expect
+
+    topic = made(admin, "committed", 1)
+    filled(cluster, topic, 3)
+    admin.alter_consumer_group_offsets("layout", {TopicPartition(topic, 0): 2})
+    page.goto("/c/default/messages?topic=__consumer_offsets&expression=key.data.group == 'layout'")
+    expect(rows_of(page).first).to_contain_text('"topic":"committed"')
+    expect(rows_of(page).first).to_contain_text('"offset":2')
+
+
+# --- groups
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_shown_with_its_members_and_its_lag(
+    protocol: str, page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import opened, refused
+
+    topic = made(admin, f"read-{protocol}", 2)
+    filled(cluster, topic, 50)
+    group = f"readers/{protocol}"
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers, group_id=group, client_id="anna", group_protocol=protocol,
+        auto_offset_reset="earliest", enable_auto_commit=False,
+    ) as consumer:  # fmt: skip
+        consumer.subscribe([topic])
+        read = 0
+        while read < 10:
+            records = consumer.poll(1.0, max_records=10)
+            read += len(records)
+        consumer.commit_sync()
+        wait_until(
+            lambda: any(row["group"] == group and row["lag"] == 50 - read for row in console.api("/groups")),
+            timeout=60, what="the lag", interval=0.5,
+        )  # fmt: skip
+        page.goto("/c/default/groups")
+        row = page.locator("#groups tr", has_text=group)
+        expect(row).to_contain_text(str(50 - read))
+        expect(row).to_contain_text(protocol)
+        row.get_by_role("link").click()
+        expect(page.locator("#members")).to_contain_text("anna")
+        expect(page.locator("#members")).to_contain_text(f"{topic}: 0-1")
+        expect(page.locator("#figures")).to_contain_text("Stable")
+        expect(page.locator("#lag canvas, #lag p")).to_be_visible()
+        reset = opened(page, "reset")
+        refused(reset.locator("form#plan"), "Preview", "Stable.*nobody is in")
+        delete = opened(page, "delete").locator("form")
+        delete.locator("[name=confirm]").fill(group)
+        refused(delete, "Delete", "Stable.*nobody is in")
+
+
+def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import opened, refused, send
+
+    topic = made(admin, "again", 2)
+    for partition in (0, 1):
+        filled(cluster, topic, 30, partition)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin.alter_consumer_group_offsets("again", {first: 10, second: 20})
+
+    def preview(way: str, value: str = "", topics: str = "", file: str = "") -> list[str]:
+        page.goto("/c/default/groups/one?group=again")
+        opened(page, "reset")
+        plan = page.locator("form#plan")
+        plan.locator("[name=way]").select_option(way)
+        for name, text in (("value", value), ("topics", topics), ("file", file)):
+            plan.locator(f"[name={name}]").fill(text)
+        send(plan, "Preview", "nothing is set yet")
+        return page.locator("#preview tbody tr td:nth-child(4)").all_inner_texts()
+
+    def committed() -> list[int]:
+        found = admin.list_consumer_group_offsets("again")
+        return [at.offset for _, at in sorted(found.items()) if at is not None]
+
+    for way, value, topics, file, expected in (
+        ("to-current", "", "", "", [10, 20]),
+        ("shift-by", "-5", "", "", [5, 15]),
+        ("to-offset", "7", "again:1", "", [5, 7]),
+        ("to-latest", "", "", "", [30, 30]),
+        ("by-duration", "PT24H", "", "", [0, 0]),
+        ("to-datetime", "2099-01-01T00:00:00", "", "", [30, 30]),
+        ("from-file", "", "", "again,0,3\nagain,1,400\n", [3, 30]),
+        ("to-earliest", "", "again", "", [0, 0]),
+    ):
+        before = committed()
+        shown = preview(way, value, topics, file)
+        assert committed() == before
+        assert [int(text) for text in shown] == ([7] if topics == "again:1" else expected)
+        if way == "from-file":
+            expect(page.locator("#warnings")).to_contain_text("higher than latest")
+        send(page.locator("form#set"), "Set these offsets", "offsets of again are set")
+        assert committed() == expected, way
+
+    # What was previewed is not what is there any more.
+    preview("to-latest")
+    admin.alter_consumer_group_offsets("again", {first: 1})
+    refused(page.locator("form#set"), "Set these offsets", "changed since")
+    assert committed() == [1, 0]
+    for way, value, topics, says in (
+        ("shift-by", "a few", "", "not a number"),
+        ("to-offset", "", "", "takes a value"),
+        ("to-datetime", "tomorrow", "", "T"),
+        ("by-duration", "1 day", "", "PnDTnHnMnS"),
+        ("to-latest", "", "nowhere", "nowhere"),
+        ("to-latest", "", "again:9", "again-9"),
+        ("shift-by", "1", "found-nothing:0", r"\w\w"),
+        ("from-file", "", "", "no line"),
+    ):
+        page.goto("/c/default/groups/one?group=again")
+        opened(page, "reset")
+        plan = page.locator("form#plan")
+        plan.locator("[name=way]").select_option(way)
+        plan.locator("[name=value]").fill(value)
+        plan.locator("[name=topics]").fill(topics)
+        refused(plan, "Preview", says)
+    assert committed() == [1, 0]
+
+    page.goto("/c/default/groups/one?group=again")
+    forget = opened(page, "forget").locator("form")
+    forget.locator("[name=confirm]").fill("agian")
+    refused(forget, "Forget", "type 'again'")
+    forget.locator("[name=confirm]").fill(topic)
+    send(forget, "Forget", "forgotten")
+    assert committed() == []
+    admin.alter_consumer_group_offsets("again", {first: 1})
+    page.goto("/c/default/groups/one?group=again")
+    delete = opened(page, "delete").locator("form")
+    admin.alter_consumer_group_offsets("again", {first: 2})
+    delete.locator("[name=confirm]").fill("again")
+    refused(delete, "Delete", "changed since")
+    page.goto("/c/default/groups/one?group=again")
+    delete = opened(page, "delete").locator("form")
+    delete.locator("[name=confirm]").fill("again")
+    send(delete, "Delete", "deleted")
+    assert "again" not in [group.group_id for group in admin.list_groups()]
+
+
+# --- transactions, pipelines
+
+
+def test_an_open_transaction_is_shown_and_aborted(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
+    from playwright.sync_api import expect
+
+    from kavka import KafkaError
+    from tests.support.console import opened, refused, send
+
+    topic = made(admin, "paid", 1)
+    producer = Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="payments-1")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"one", partition=0).get(60)
+    page.goto("/c/default/transactions")
+    row = page.locator("#transactions tr", has_text="payments-1")
+    expect(row).to_contain_text("Ongoing")
+    expect(row).to_contain_text("paid-0")
+    page.goto(f"/c/default/transactions?of_topic={topic}&of_partition=0")
+    expect(page.locator("#producers table")).to_contain_text("0")
+    page.goto(f"/c/default/transactions?hanging=on&topic={topic}&minutes=0")
+    expect(page.locator("#hanging tr", has_text="paid-0")).to_contain_text("open")
+    terminate = opened(page, "terminate").locator("form").first
+    terminate.locator("[name=confirm]").fill("payments")
+    refused(terminate, "Abort", "type 'payments-1'")
+    terminate.locator("[name=confirm]").fill("payments-1")
+    send(terminate, "Abort", "shut out")
+    with pytest.raises(KafkaError):
+        producer.commit_transaction()
+    producer.close(5)
+    page.goto(f"/c/default/messages?topic={topic}&committed=on")
+    expect(page.locator("#progress")).to_contain_text("Nothing was found")
+
+
+def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
+    page: Page, jobs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import send
+
+    monkeypatch.setenv("KAVKA_PIPELINE_DIR", str(jobs_folder))
+    process = ManagedProcess(["sleep", "1000"], log=tmp_path / "job.log")
+    progress = {"state": "RUNNING", "rows_per_second": 1234.0, "lag": 56, "batch": 7, "state_rows": 8, "job": "w.py"}
+    jobs.write("words", {**progress, "pid": process.pid, "begun": jobs.begun(process.pid)})
+    jobs.write("broken", {"state": jobs.FAILED, "error": "<b>no such topic</b>", "pid": 2**22 + 1})
+    page.goto("/c/default/pipelines")
+    row = page.locator("#jobs tr", has_text="words")
+    for text in ("RUNNING", "56", "1\u202f234"):
+        expect(row).to_contain_text(text)
+    expect(page.locator("#jobs tr", has_text="broken")).to_contain_text("<b>no such topic</b>")
+    send(row, "Stop", "words has ended")
+    assert not process.running()
+    send(page.locator("#jobs tr", has_text="broken"), "Forget", "forgotten")
+    jobs.forget("words")
+
+    page.goto("/c/default/pipelines")
+    files = page.locator("#connectors tr", has_text="files")
+    expect(files).to_contain_text("RUNNING")
+    send(files, "Pause", "files is told to pause")
+    expect(page.locator("#connectors tr", has_text="files")).to_contain_text("PAUSED")
+    send(page.locator("#connectors tr", has_text="files"), "Resume", "go on")
+    broken = page.locator("#connectors tr", has_text="broken")
+    expect(broken).to_contain_text("ConnectException: <b>no file</b>")
+    send(broken, "Restart", "restart")
+    assert Workers.asked == [
+        "PUT /connectors/files/pause",
+        "PUT /connectors/files/resume",
+        "POST /connectors/broken/restart?includeTasks=true&onlyFailed=false",
+    ]
+
+
+
+# --- a broker that is gone
+
+
+def test_messages_of_a_broker_that_is_gone_are_missed_in_words_and_found_when_it_is_back(
+    page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
+) -> None:
+    from playwright.sync_api import expect
+
+    from tests.support.console import opened, refused
+
+    placed = {"alone": {0: [2]}, "half": {0: [0], 1: [2]}}
+    admin.create_topics([NewTopic(name, replica_assignments=where) for name, where in placed.items()])
+    for topic in ("alone", "half"):
+        filled(cluster, topic, 6)
+    wait_for_topic(console, "half")
+    page.goto("/c/default/messages?topic=alone&start=tail")
+    expect(page.locator("#notice")).to_contain_text("waiting")
+    cluster.kill(2)
+    try:
+        wait_until(
+            lambda: any(row["name"] == "alone" and row["offline"] for row in console.api("/topics")),
+            timeout=90, what="a topic without a leader", interval=0.5,
+        )  # fmt: skip
+        page.goto("/c/default/messages?topic=alone")
+        expect(page.locator("#failed")).to_contain_text("none of the partitions has a leader")
+        form = opened(page, "produce").locator("form")
+        form.locator("[name=value]").fill("nobody takes this")
+        refused(form, "Produce", r"\w\w")
+        page.goto("/c/default/messages?topic=half&start=oldest")
+        expect(page.locator("#notice")).to_contain_text("no leader, so not read: partition 1")
+        ended(page)
+        assert set(page.locator("#rows tr td:nth-child(2)").all_inner_texts()) <= {"0"}
+        for name in ("groups", "transactions", "pipelines"):
+            page.goto(f"/c/default/{name}")
+            expect(page.locator("h1")).to_be_visible()
+            assert page.locator("#error").count() == 0, name
+    finally:
+        cluster.start(2)
+    page.goto("/c/default/messages?topic=alone&start=oldest")
+    expect(rows_of(page)).to_have_count(6)
