@@ -18,6 +18,7 @@ from bench import (
     cluster_failover,
     cluster_produce,
     commits,
+    console,
     consume,
     groups,
     idle_connections,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "transactions": transactions.run,
     "perf-tools": perf_tools.run,
     "tool-start": tool_start.run,
+    "console": console.run,
 }
 # Clients beside one another, with one broker; not brokers.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {

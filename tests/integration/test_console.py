@@ -317,3 +317,41 @@ def test_a_taken_port_of_the_console_is_a_line_and_the_broker_runs(tmp_path, con
         assert run_tool("topics", "--bootstrap-server", f"localhost:{port}", "--list").returncode == 0
     finally:
         assert broker.stop() == 0
+
+
+# --- docs/console.md
+
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "console.md"
+
+
+def test_the_commands_of_the_document_work_as_they_stand_there(tmp_path, broker, console):
+    text = DOCUMENT.read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (clusters,) = (body for language, body in blocks if language == "ini")
+    (tmp_path / "clusters.ini").write_text(clusters.replace("localhost:9092", broker.bootstrap_servers))
+    here = f"{sys.executable} -m kavka.cli.main"
+    started = 0
+    for line in "".join(body for language, body in blocks if language == "sh").splitlines():
+        command = line.replace("localhost:9092", broker.bootstrap_servers)
+        command = re.sub(r"\bkavka (console)", rf"{here} \1", command)
+        if " console --" in command:
+            started += 1
+            process = ManagedProcess(
+                [*command.replace("--port 9080", "--port 0").split(), "--data", str(tmp_path / f"data-{started}")],
+                log=tmp_path / f"console-{started}.log",
+                cwd=tmp_path,
+            )
+            try:
+                wait_until(lambda p=process: "The console is at" in p.log_tail(), timeout=PATIENCE_S, what=command)
+            finally:
+                process.stop()
+            continue
+        done = subprocess.run(
+            ["sh", "-c", command.replace("http://localhost:9080", console.origin)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 and '"error":"a' not in done.stdout, (command, done.stdout, done.stderr)
+        if line.startswith("curl") and "overview" not in line:
+            assert json.loads(done.stdout)["message"].startswith("orders was ")
+    assert started == 2

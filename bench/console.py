@@ -1,0 +1,127 @@
+"""The console on a broker with 2,000 partitions and 200 groups: how soon pages come once they are warm, what it weighs,
+and what it costs the broker while nobody looks."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from bench.measure import Options, OwnShare, Row
+from bench.sides import Side
+from kavka import Admin, NewTopic, Producer, TopicPartition
+from tests.support.console import ConsoleProcess
+from tests.support.processes import wait_until
+
+TOPICS, PARTITIONS, GROUPS = 200, 10, 200
+LOADS = 15
+QUIET_S = 15.0
+"""So long after the last look the console counts as not looked at."""
+IDLE_S = 90.0
+PAGES = (
+    "overview",
+    "brokers",
+    "brokers/{broker}",
+    "topics",
+    "topics?sort=-messages",
+    "topics/topic-7",
+    "topics/topic-7/settings",
+    "topics/topic-7/move",
+    "messages?topic=topic-7",
+    "groups",
+    "groups/one?group=group-7",
+    "transactions",
+    "pipelines",
+    "alerts",
+    "audit",
+)
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    found = {name: _measure(side) for name, side in sides.items()}
+    pairs = {what: [(found["kavka"][what], found["apache"][what])] for what in found["kavka"]}
+    return [
+        Pages("the slowest page of the console, 2,000 partitions and 200 groups, warm", "ms", pairs["slowest"]),
+        Memory("memory of the console with them", "MiB", pairs["memory"]),
+        Idle("what it costs the broker while nobody looks, of a core", "%", pairs["idle"]),
+        Row("what it costs itself meanwhile, of a core", "%", pairs["own"]),
+    ]
+
+
+class _Bar(OwnShare):
+    """The bar is for the console on Kavka itself."""
+
+    LIMIT = 0.0
+    WORDS = ""
+
+    def __init__(self, what: str, unit: str, pairs: list[tuple[float, float]]) -> None:
+        super().__init__(what, unit, pairs, self.WORDS, at_most=self.LIMIT)
+
+
+class Pages(_Bar):
+    LIMIT, WORDS = 300.0, "< 300 ms"
+
+
+class Memory(_Bar):
+    LIMIT, WORDS = 150.0, "< 150 MiB"
+
+
+class Idle(_Bar):
+    LIMIT, WORDS = 2.0, "< 2 %"
+
+
+def _measure(side: Side) -> dict[str, float]:
+    broker = _fill(side)
+    time.sleep(QUIET_S)
+    base = _share(side.cpu_seconds, IDLE_S / 2)
+    with (
+        tempfile.TemporaryDirectory(prefix="kavka-bench-console-") as folder,
+        ConsoleProcess(Path(folder), side.bootstrap) as console,
+    ):
+        wait_until(lambda: console.answers("/api/clusters/default/overview"), timeout=120, what="the console")
+        slowest = 0.0
+        for page in PAGES:
+            path = "/c/default/" + page.format(broker=broker)
+            took = []
+            for _ in range(LOADS):
+                began = time.perf_counter()
+                answer = console.get(path, Accept="text/html")
+                took.append((time.perf_counter() - began) * 1000)
+                if answer.status != 200:
+                    raise RuntimeError(f"{path}: {answer.status}")
+                time.sleep(0.2)
+            middle = statistics.median(took)
+            slowest = max(slowest, middle)
+            print(f"  {side.title}: {page}: {middle:.0f} ms, at most {max(took):.0f} ms", flush=True)
+        memory = console.process.rss_bytes() / (1 << 20)
+        time.sleep(QUIET_S)
+        before = console.process.cpu_seconds()
+        idle = _share(side.cpu_seconds, IDLE_S)
+        own = (console.process.cpu_seconds() - before) / IDLE_S * 100
+        print(f"  {side.title}: {memory:.0f} MiB, broker {idle:.2f} % of a core, {base:.2f} % without", flush=True)
+        return {"slowest": slowest, "memory": memory, "idle": max(0.0, idle - base), "own": own}
+
+
+def _share(cpu_seconds: object, seconds: float) -> float:
+    """Of a core, in percent."""
+    before = cpu_seconds()  # type: ignore[operator]
+    time.sleep(seconds)
+    return (cpu_seconds() - before) / seconds * 100  # type: ignore[operator, no-any-return]
+
+
+def _fill(side: Side) -> int:
+    """The topics, some records, the groups. Returns the broker's id."""
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    with Admin(bootstrap_servers=side.bootstrap, default_api_timeout_ms=300_000, request_timeout_ms=120_000) as admin:
+        for first in range(0, TOPICS, 20):
+            admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names[first : first + 20]])
+        with Producer(bootstrap_servers=side.bootstrap) as producer:
+            for name in names:
+                for number in range(100):
+                    producer.send(name, b"x" * 100, partition=number % PARTITIONS)
+            producer.flush()
+        for number in range(GROUPS):
+            offsets = {TopicPartition(f"topic-{number % TOPICS}", p): 5 for p in range(PARTITIONS)}
+            admin.alter_consumer_group_offsets(f"group-{number}", offsets)
+        return admin.describe_cluster().nodes[0].id

@@ -1,0 +1,249 @@
+"""What is made of samples: rates, rules, history, what pages show of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from kavka.client.admin.types import ConfigEntry, ConfigSource
+from kavka.client.metadata import Node
+from kavka.common.config import ConfigType
+from kavka.common.topic_config import TOPIC_CONFIGS
+from kavka.common.types import TopicPartition
+from kavka.console import store as store_module
+from kavka.console.alerts import Alerts
+from kavka.console.cluster import ClusterHandle
+from kavka.console.entries import plain_text, settings
+from kavka.console.jsons import plain
+from kavka.console.pages.brokers import broker_rows
+from kavka.console.rules import Kind, Rule, findings
+from kavka.console.settings import ClusterSettings, SettingsError
+from kavka.console.state import Group, LogDir, Partition, Sample, Topic
+from kavka.console.store import Store
+from kavka.console.views import ago, bytes_text, duration_text, number_text, rate_text, when
+
+ORDERS = uuid4()
+
+
+def sample(
+    *,
+    at: float = 1000.0,
+    ends: tuple[int, ...] = (10, 10),
+    leaders: tuple[int, ...] = (0, 1),
+    isr: tuple[int, ...] = (0, 1),
+    brokers: tuple[int, ...] = (0, 1),
+    id: UUID = ORDERS,
+    used: float = 0.5,
+    groups: dict[str, Group] | None = None,
+    seen: frozenset[int] = frozenset(),
+) -> Sample:
+    partitions = tuple(
+        Partition("orders", number, leader, 0, (0, 1), isr, 0, end, end * 100)
+        for number, (end, leader) in enumerate(zip(ends, leaders, strict=True))
+    )
+    dirs = {b: (LogDir("/data", "", 2, 100, 1000, round(1000 * (1 - used))),) for b in brokers}
+    return Sample(
+        at, 0.01, "id", 0, {b: Node(b, "host", 1) for b in brokers}, {"orders": Topic("orders", id, False, partitions)},
+        dirs, (), groups or {}, at if groups is not None else 0.0, seen,
+    )  # fmt: skip
+
+
+def group(name: str, lag: int | None, offset: int = 0) -> Group:
+    tp = TopicPartition("orders", 0)
+    return Group(name, "consumer", "Stable", "classic", 0, {tp: offset}, None if lag is None else {tp: lag})
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store(tmp_path / "data")
+    found.open()
+    yield found
+    found.close()
+
+
+def handle(store: Store) -> ClusterHandle:
+    return ClusterHandle(ClusterSettings("one", {"bootstrap.servers": "localhost:1"}), store)
+
+
+# --- rates
+
+
+def test_rates_are_differences_by_time(store):
+    cluster = handle(store)
+    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(30, 10)))
+    assert (cluster.rates[-1].messages_in, cluster.rates[-1].bytes_in) == (10.0, 1000.0)
+    assert cluster.topic_rates == {"orders": (10.0, 1000.0)}
+
+
+def test_a_topic_that_is_new_counts_with_all_that_is_in_it(store):
+    cluster = handle(store)
+    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(4, 4), id=uuid4()))
+    assert cluster.rates[-1].messages_in == 4.0
+    cluster._note_rates(sample(at=10.0, ends=(10,), leaders=(0,)), sample(at=12.0, ends=(10, 6)))
+    assert cluster.rates[-1].messages_in == 3.0
+
+
+def test_logs_that_shrink_and_leaders_that_change_are_no_rates(store):
+    cluster = handle(store)
+    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(5, 30), leaders=(0, 0)))
+    assert (cluster.rates[-1].messages_in, cluster.rates[-1].bytes_in) == (10.0, 0.0)
+
+
+def test_what_groups_commit_is_what_goes_out(store):
+    cluster = handle(store)
+    before = sample(at=10.0, groups={"g": group("g", 5, offset=1)})
+    cluster._note_out(before, {"g": group("g", 0, offset=5), "new": group("new", 0, offset=9)}, 12.0)
+    cluster._note_rates(before, sample(at=12.0))
+    assert (cluster.rates[-1].messages_out, cluster.rates[-1].bytes_out) == (2.0, 200.0)
+    cluster._note_out(before, {"g": group("g", 5, offset=0)}, 12.0)
+    assert cluster._out == (0.0, 0.0), "offsets that are set back are not read"
+
+
+# --- rules
+
+
+def test_rules_find_what_is_wrong_and_no_more():
+    fine = sample(groups={"g": group("g", 10)})
+    for rule in (
+        Rule(1, Kind.LAG, "*", 10), Rule(1, Kind.OFFLINE), Rule(1, Kind.UNDER_REPLICATED), Rule(1, Kind.GONE),
+        Rule(1, Kind.DISK, "*", 50), Rule(1, Kind.UNREACHABLE),
+    ):  # fmt: skip
+        assert findings(rule, fine, "") == {}, rule
+    wrong = sample(
+        groups={"a": group("a", 11), "b": group("b", 99), "c": group("c", None)},
+        leaders=(-1, 1), isr=(0,), brokers=(0,), used=0.91, seen=frozenset({0, 7}),
+    )  # fmt: skip
+    assert findings(Rule(1, Kind.LAG, "*", 10), wrong, "").keys() == {"a", "b"}
+    assert findings(Rule(1, Kind.LAG, "b*", 10), wrong, "").keys() == {"b"}
+    assert findings(Rule(1, Kind.OFFLINE), wrong, "") == {
+        "partitions": "1 partition without a leader, orders-0 for one"
+    }
+    assert findings(Rule(1, Kind.UNDER_REPLICATED, threshold=2), wrong, "") == {}
+    assert "2 partitions miss" in findings(Rule(1, Kind.UNDER_REPLICATED), wrong, "")["partitions"]
+    assert findings(Rule(1, Kind.GONE), wrong, "").keys() == {"1", "7"}
+    assert "91% full" in findings(Rule(1, Kind.DISK, "*", 85), wrong, "")["0 /data"]
+    assert findings(Rule(1, Kind.UNREACHABLE), None, "refused") == {"cluster": "no broker answers: refused"}
+
+
+def test_of_a_cluster_that_does_not_answer_nothing_else_is_known():
+    assert findings(Rule(1, Kind.OFFLINE), sample(), "refused") is None
+    assert findings(Rule(1, Kind.OFFLINE), None, "") is None
+    assert findings(Rule(1, Kind.LAG), sample(), "") is None, "groups were not asked about yet"
+
+
+def test_an_alert_waits_is_raised_ends_and_outlives_a_restart(store):
+    async def body() -> None:
+        cluster = handle(store)
+        alerts = Alerts(cluster)
+        await alerts.load()
+        assert len(alerts.rules) == 5, "a new cluster has rules"
+        for number in list(alerts.rules):
+            await alerts.remove(number)
+        rule = await alerts.put(Rule(0, Kind.OFFLINE, for_s=3600.0))
+        cluster.sample = sample(leaders=(-1, 1))
+        await alerts.judge()
+        assert cluster.alerts == (), "it has not lasted yet"
+        await alerts.put(Rule(rule.id, Kind.OFFLINE))
+        assert [alert.text for alert in cluster.alerts] == ["1 partition without a leader, orders-0 for one"]
+        cluster.error = "refused"
+        await alerts.judge()
+        assert len(cluster.alerts) == 1, "nobody knows whether it is over"
+        again = Alerts(handle(store))
+        await again.load()
+        assert [alert.subject for alert in again.cluster.alerts] == ["partitions"]
+        assert list(again.rules) == [rule.id], "rules that were deleted do not come back"
+        again.cluster.sample = sample()
+        await again.judge()
+        assert again.cluster.alerts == ()
+        (event,) = await again.events(10)
+        assert event.ended is not None
+        await alerts.close()
+        await again.close()
+
+    asyncio.run(body())
+
+
+# --- the store
+
+
+def test_history_is_thinned_and_forgotten(store):
+    async def body() -> None:
+        now = time.time()
+        for age in (0, 60, 120):
+            await store.add_history("one", now - age, {"lag/g": float(age)})
+        old = int(now - store_module.FULL_S - 3600)
+        old -= old % store_module.THIN_STEP_S
+        for late in range(0, 1200, 60):
+            await store.add_history("one", old + late, {"lag/g": 1.0})
+        await store.add_history("one", now - store_module.THIN_S - 60, {"lag/g": 1.0})
+        await store.prune(now)
+        found = [at for at, _ in await store.history("one", "lag/g", 0)]
+        assert len([at for at in found if at >= now - 300]) == 3
+        assert [at for at in found if at < now - 300] == [old, old + 600]
+
+    asyncio.run(body())
+
+
+def test_one_console_at_a_time_has_a_folder(store, tmp_path):
+    with pytest.raises(SettingsError, match="another console keeps its data"):
+        Store(tmp_path / "data").open()
+
+
+def test_a_file_that_is_no_database_is_said(tmp_path):
+    (tmp_path / "console.db").write_bytes(b"not a database" * 100)
+    broken = Store(tmp_path)
+    with pytest.raises(SettingsError, match=r"console.db: "):
+        broken.open()
+
+
+# --- what pages show
+
+
+def test_a_broker_that_is_gone_is_among_the_brokers():
+    rows = {row.id: row for row in broker_rows(sample(brokers=(0,), isr=(0,), leaders=(0, 0)))}
+    assert (rows[1].up, rows[1].replicas, rows[1].leaders) == (False, 2, 0)
+    assert (rows[0].leaders, rows[0].preferred, rows[0].in_sync, rows[0].leader_skew) == (2, 2, 2, 0.0)
+
+
+def test_settings_have_help_bounds_and_choices_and_secrets_have_no_value():
+    entries = [
+        ConfigEntry("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG, False, False, (), ConfigType.LONG),
+        ConfigEntry("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG, False, False, (), ConfigType.LIST),
+        ConfigEntry(
+            "of.apache", None, ConfigSource.DEFAULT_CONFIG, False, True, (), None, "Some <b>text</b> &lt;here&gt;"
+        ),
+        ConfigEntry("password", "x", ConfigSource.DEFAULT_CONFIG, True, False, (), ConfigType.PASSWORD),
+    ]
+    found = {s.name: s for s in settings(entries, TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)}
+    assert (found["retention.ms"].own, found["retention.ms"].allowed) == (True, "at least -1")
+    assert found["cleanup.policy"].choices == ["compact", "delete", "compact,delete"]
+    assert (found["of.apache"].help, found["of.apache"].editable) == ("Some text <here>", False)
+    assert found["password"].value is None
+    assert plain_text("<script>alert(1)</script>x") == "alert(1)x"
+
+
+def test_figures_are_short():
+    assert [bytes_text(v) for v in (None, 0, 999, 1000, 12_345, 123_456, 5 * 10**15)] == [
+        "–", "0 B", "999 B", "1.0 kB", "12.3 kB", "123 kB", "5000 TB",
+    ]  # fmt: skip
+    assert [number_text(v) for v in (None, 0, 1234567)] == ["–", "0", "1\u202f234\u202f567"]
+    assert [rate_text(v) for v in (None, 0, 0.25, 12.6)] == ["–", "0", "0.2", "13"]
+    assert [duration_text(v) for v in (-5, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+    assert when(None) == when(-1) == when(1e20) == ago(0) == "–"
+    assert str(when(0)) == '<time datetime="1970-01-01T00:00:00.000+00:00">1970-01-01 00:00:00 UTC</time>'
+
+
+def test_values_become_json():
+    value = {Kind.LAG: (Node(1, "h", 2), {3}, float("nan"), ORDERS, b"\x01"), "x": Rule(1, Kind.DISK)}
+    assert plain(value) == {
+        "lag": [{"id": 1, "host": "h", "port": 2, "rack": None}, [3], None, str(ORDERS), "01"],
+        "x": {
+            "id": 1, "kind": "disk", "subject": "*", "threshold": 0.0, "for_s": 0.0, "webhook": "", "enabled": True
+        },
+    }  # fmt: skip
+    with pytest.raises(TypeError, match="has no form in JSON"):
+        plain(Path())
