@@ -56,7 +56,7 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
     one("PUT", "/connectors/probe/pause")
     one("GET", "/nothing")
     one("PUT", "/connectors")
-    one("POST", "/connectors", {"name": "probe", "config": {"connector.class": SOURCE}})
+    one("POST", "/connectors", {"name": "probe", "config": {k: v for k, v in source.items() if k != "topic"}})
     one("POST", "/connectors", {"name": "probe", "config": {}})
     one("POST", "/connectors", {"name": "probe", "config": source, "initial_state": "stopped"})
     until("STOPPED", 0)

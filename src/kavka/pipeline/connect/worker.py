@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -28,8 +30,8 @@ _WATCH = 0.5
 
 
 class Sessions:
-    """Spark, started when it is first asked for: one session for all tasks, which counts times in UTC. Spark looks for
-    data sources in whichever session is active in a thread, so that a session for each task would not find them."""
+    """Spark, started when it is first asked for: one session for all tasks, which counts times in UTC. A task asks for
+    it in its own thread."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -42,7 +44,11 @@ class Sessions:
         with self._lock:
             if self._base is None:
                 self._base = register(self._start())
-            return self._base
+            base = self._base
+        # Spark finds `format("kavka")` through the session that is active in the thread that asks, and a new thread
+        # has none.
+        _activate(base)
+        return base
 
     def _start(self) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -72,6 +78,11 @@ class Sessions:
             if self._base is not None:
                 self._base.stop()
                 self._base = None
+
+
+def _activate(session: SparkSession) -> None:
+    jvm: Any = session.sparkContext._jvm
+    type(session)._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 
 
 def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:
@@ -209,6 +220,11 @@ class Server:
             Api(herder).app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
         )
         server = uvicorn.Server(config)
+        # Uvicorn would end the process with the signal once it has stopped listening; there is more to stop.
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: setattr(server, "should_exit", True))
 
         def watch() -> None:
             while not server.should_exit:

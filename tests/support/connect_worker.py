@@ -1,0 +1,102 @@
+"""A worker of Connect as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.apache import write_properties
+from tests.support.connect_requests import ask
+from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.spark import light_home
+
+# A busy machine takes its time for a JVM and Spark's Python processes.
+PATIENCE = 240.0
+
+
+class ConnectWorker:
+    """Distributed. Workers with the same `group` and `shared` folder belong together."""
+
+    def __init__(self, folder: Path, servers: str, group: str, shared: Path, **more: object) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.name = f"127.0.0.1:{self.port}"
+        settings: dict[str, object] = {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "listeners": self.url,
+            "checkpoint.dir": shared / "checkpoints",
+            "heartbeat.interval.ms": 500,
+            "offset.storage.partitions": 1,
+            "status.storage.partitions": 1,
+            **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
+            **{f"{what}.storage.replication.factor": 1 for what in ("config", "offset", "status")},
+            **spark_settings(folder),
+            **more,
+        }
+        self.config = write_properties(folder / "worker.properties", settings)
+        command = [sys.executable, "-m", "kavka.cli.main", "connect-distributed", str(self.config)]
+        environment = {"SPARK_HOME": str(light_home(folder / "home"))}
+        self.process = ManagedProcess(command, log=folder / "worker.out", env=environment, cwd=folder)
+
+    def wait_until_ready(self) -> None:
+        def ready() -> bool:
+            assert self.process.running(), self.process.log_tail()
+            return "the leader is" in self.log()
+
+        wait_until(ready, timeout=PATIENCE, what="the worker has joined its group", interval=0.2)
+
+    def log(self) -> str:
+        return self.process.log.read_text(errors="replace")
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        return ask(self.url, method, path, body)
+
+    def status(self, name: str) -> dict[str, Any]:
+        code, found = self.ask("GET", f"/connectors/{name}/status")
+        return found if code == 200 else {}
+
+    def create(self, name: str, config: Mapping[str, object]) -> None:
+        """While workers join or leave there is no leader: then it is asked again, as Kafka's users do."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            code, found = self.ask("POST", "/connectors", {"name": name, "config": config})
+            if code == 201:
+                return
+            assert "conflicting operation" in str(found) and time.monotonic() < deadline, (code, found)
+            time.sleep(0.5)
+
+    def wait_for(self, name: str, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def holds() -> bool:
+            found.clear()
+            found.update(self.status(name))
+            return bool(found) and condition(found)
+
+        try:
+            wait_until(holds, timeout=PATIENCE, what=what, interval=0.2)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {found}\n{self.process.log_tail()}") from None
+        return found
+
+    def wait_for_task(self, name: str, state: str) -> dict[str, Any]:
+        return self.wait_for(name, lambda s: [t["state"] for t in s["tasks"]] == [state], f"{name} is {state}")
+
+
+def spark_settings(folder: Path) -> dict[str, object]:
+    """A small Spark, as that of the other tests."""
+    return {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k",
+        "spark.local.dir": folder / "local",
+        "spark.sql.warehouse.dir": folder / "warehouse",
+        "spark.sql.shuffle.partitions": "2",
+    }
