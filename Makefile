@@ -70,6 +70,7 @@ check: $(DEV)
 	$(PY) tools/generate_blocking_admin.py --check
 	$(PY) tools/make_config_reference.py --check
 	$(PY) tools/make_tool_reference.py --check
+	$(PY) tools/make_connect_reference.py --check
 
 compile: $(DEV)
 	KAVKA_COMPILE=1 $(PY) setup.py --quiet build_ext --inplace
@@ -90,6 +91,7 @@ gen: $(DEV)
 docs: $(DEV)
 	$(PY) tools/make_config_reference.py
 	$(PY) tools/make_tool_reference.py
+	$(PY) tools/make_connect_reference.py
 
 clean:
 	find src -name '*.so' -delete

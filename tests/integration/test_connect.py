@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kavka import Admin, Consumer, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from tests.support import connect_requests
 from tests.support.connect_worker import PATIENCE, ConnectWorker
+from tests.support.missing import need_command
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
@@ -120,6 +122,20 @@ def test_a_client_that_we_did_not_write_manages_connectors(
     assert offsets[0]["offset"]["position"] == 4
     client.delete_connector("managed")
     wait_until(lambda: not workers[0].status("managed"), timeout=PATIENCE, what="it is gone", interval=0.2)
+
+
+def test_the_commands_of_the_page_are_answered(workers: list[ConnectWorker]) -> None:
+    page = (Path(connect_requests.__file__).parents[2] / "docs" / "connect.md").read_text()
+    script = page.partition("```sh\ncurl")[2].partition("```")[0]
+    need_command("curl")
+    for number, line in enumerate(f"curl{script}".strip().splitlines()):
+        if number > 1:
+            # Between the commands of the page somebody reads on; here what the last one said has to have happened.
+            workers[0].wait_for("numbers", lambda found: bool(found["tasks"]), "it is known")
+        done = subprocess.run(
+            ["sh", "-c", line.replace("localhost:8083", workers[0].name)], capture_output=True, text=True, check=True
+        )
+        assert "error_code" not in done.stdout, done.stdout
 
 
 def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
