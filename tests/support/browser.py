@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PATIENCE_MS = 60_000
+# Nothing is asked of the internet, which may not be there.
+QUIET = ("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
 
@@ -33,7 +35,7 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-dev-shm-usage"])
+        found = playwright.chromium.launch(executable_path=path, args=[*arguments, *QUIET])
         try:
             yield found
         finally:

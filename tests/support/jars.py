@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support import debian
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "java"
@@ -85,14 +86,10 @@ def _require(*commands: str) -> None:
     missing = [command for command in commands if shutil.which(command) is None]
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if not debian.may_install():
         raise JavaMissing(f"{' and '.join(missing)} not found, and only root on Debian can install them here")
-    for argv in (["apt-get", "update"], ["apt-get", "install", "-y", "openjdk-17-jdk-headless", "maven"]):
-        result = subprocess.run(
-            argv, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0 and argv[1] == "install":
-            raise JavaMissing(f"{' '.join(argv)} failed: {result.stderr[-500:]}")
+    if problem := debian.install("openjdk-17-jdk-headless", "maven"):
+        raise JavaMissing(f"{' and '.join(missing)} could not be installed: {problem}")
 
 
 def class_path(name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import warnings
 
 import pytest
+
+from tests.support import debian
 
 ON_CI = os.environ.get("CI", "").lower() == "true"
 
@@ -23,12 +24,11 @@ def skip_loudly(reason: str) -> None:
 def need_command(command: str, package: str | None = None) -> str:
     """A command's path, installed from Debian's packages where we may."""
     path = shutil.which(command)
-    if path is None and package is not None and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for argv in (["apt-get", "update"], ["apt-get", "install", "-y", package]):
-            subprocess.run(argv, env=environment, capture_output=True, check=False)
+    problem = ""
+    if path is None and package is not None and debian.may_install():
+        problem = debian.install(package)
         path = shutil.which(command)
     if path is None:
-        skip_loudly(f"{command} is not here")
+        skip_loudly(f"{command} is not here {problem}".strip())
     assert path is not None
     return path

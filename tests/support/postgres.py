@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from tests.support import debian
 from tests.support.jars import CACHE
 from tests.support.processes import ManagedProcess, die_with_parent, free_port, wait_until
 
@@ -65,8 +66,8 @@ def install() -> None:
     if not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
         settings.write_text("create_main_cluster = false\n")
-    _apt("update", may_fail=True)
-    _apt("install", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", "postgresql")
+    if problem := debian.install("--no-install-recommends", "postgresql"):
+        raise PostgresMissing(f"postgresql could not be installed: {problem}")
 
 
 def unpack() -> None:
@@ -82,16 +83,9 @@ def unpack() -> None:
             raise PostgresMissing(f"{package.name} could not be unpacked: {result.stderr[-500:]}")
 
 
-def _apt(*arguments: str, cwd: Path | None = None, may_fail: bool = False) -> str:
-    result = subprocess.run(
-        ["apt-get", *arguments],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode and not may_fail:
+def _apt(*arguments: str, cwd: Path | None = None) -> str:
+    result = debian.apt_get(*arguments, cwd=cwd)
+    if result.returncode:
         raise PostgresMissing(f"apt-get {' '.join(arguments)} failed: {result.stderr[-500:]}")
     return result.stdout
 

@@ -1,0 +1,38 @@
+"""Debian's packages, for tests that need a program which is not here."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+# Tests run in several processes, and apt-get refuses to run beside itself: whoever comes second waits for this file.
+_LOCK = Path(tempfile.gettempdir()) / "kavka-tests-apt.lock"
+_OPTIONS = ("-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
+
+
+def may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_get(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    with _LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return subprocess.run(
+            ["apt-get", *_OPTIONS, *arguments],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def install(*packages: str) -> str:
+    """As root; "" if all went well, otherwise what apt-get said. Old lists are better than none: an update may fail."""
+    apt_get("update")
+    done = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
+    return done.stderr[-500:].strip() if done.returncode else ""
