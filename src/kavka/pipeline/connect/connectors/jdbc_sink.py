@@ -166,7 +166,15 @@ class JdbcSink(Sink):
                     raise ConnectError(f"{error}{tried}") from None
                 log.warning("Batch %s of %s is tried again: %s", batch_id, context.name, error)
                 left -= 1
-                time.sleep(context["retry.backoff.ms"] / 1000)
+                self._pause(context, context["retry.backoff.ms"] / 1000)
+
+    def _pause(self, context: Context, seconds: float) -> None:
+        """Unless the query is stopped meanwhile."""
+        query, end = query_id(context), time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if query and all(one.id != query or not one.isActive for one in context.spark.streams.active):
+                raise ConnectError("stopped while it waited for the database")
+            time.sleep(min(left, 0.5))
 
     def _write(self, context: Context, records: DataFrame, batch_id: int) -> None:
         query = query_id(context)
@@ -203,6 +211,7 @@ class JdbcSink(Sink):
 
     def _stage(self, context: Context, records: DataFrame, topic: str, several: bool, query: str) -> Merge:
         """Write the records of a topic to its stage."""
+        from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         if several:
@@ -219,8 +228,15 @@ class JdbcSink(Sink):
         if self._database.dialect.name == "postgresql":
             # Rows in statements of many, and text for columns of any type.
             options = {"reWriteBatchedInserts": "true", "stringtype": "unspecified", **options}
+        seen = Observation()
+        rows = records.select(*columns).observe(seen, f.count(f.lit(1)).alias("rows"))
         with told_in_one_line():
-            records.select(*columns).write.format("jdbc").options(**options).mode("append").save()
+            rows.write.format("jdbc").options(**options).mode("append").save()
+        with self._database.connect() as connection:
+            (staged,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
+        if int(staged or 0) != seen.get["rows"]:
+            # A task that Spark ran again, after its rows were committed and before it could say so.
+            raise DatabaseError(f"{seen.get['rows']} rows were to be written, and there are {staged}: they are again")
         return merge
 
     def _prepare(self, context: Context, name: str, fields: list[Field], query: str) -> Merge:

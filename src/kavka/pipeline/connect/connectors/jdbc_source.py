@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 import time
@@ -247,12 +249,31 @@ class JdbcSource(IncrementalSource):
                 reader = context.spark.read.format("jdbc").options(**self._database.options)
                 return reader.option("query", sql).option("fetchsize", "10000").load()
 
-        rows = mapped(self._retried(context, read), context["numeric.mapping"].lower())
+        if context.exactly_once and self._mode != "incrementing":
+            rows = kept(context, end, lambda: self._retried(context, read))
+        else:
+            rows = self._retried(context, read)
+        rows = mapped(rows, context["numeric.mapping"].lower())
         prefix = context["topic.prefix"]
         topic = prefix if part == QUERY and context["query"] else prefix + part.rpartition(".")[2]
         return rows.select(f.struct(*[f.col(f"`{name}`") for name in rows.columns]).alias("value")).withColumn(
             "topic", f.lit(topic)
         )
+
+
+def kept(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
+    """The rows of a batch, which are put aside before they are used. A row that is changed has another time and is no
+    longer among those of the batch: if it has to be written again after a crash, it is from here."""
+    jvm: Any = context.spark._jvm
+    name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
+    folder = jvm.org.apache.hadoop.fs.Path(f"{context.checkpoint}/rows")
+    path = jvm.org.apache.hadoop.fs.Path(folder, name)
+    files = folder.getFileSystem(context.spark._jsc.hadoopConfiguration())
+    if not files.exists(jvm.org.apache.hadoop.fs.Path(path, "_SUCCESS")):
+        files.delete(folder, True)
+        with told_in_one_line():
+            read().write.mode("overwrite").parquet(str(path.toString()))
+    return context.spark.read.parquet(str(path.toString()))
 
 
 LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.exclude.list")

@@ -1,0 +1,276 @@
+"""The JDBC connectors on a real PostgreSQL (and on Derby, where MERGE is what there is)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect.errors import ConnectError
+from tests.support import jars
+from tests.support.connectors import batches, context_of, records
+from tests.support.missing import skip_loudly
+from tests.support.postgres import Postgres, PostgresMissing
+from tests.support.processes import wait_until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    try:
+        server = Postgres()
+    except PostgresMissing as error:
+        skip_loudly(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sql(spark: Any, postgres: Postgres) -> Any:
+    """Spark with PostgreSQL's driver."""
+    try:
+        driver = jars.class_path("postgresql-jdbc").split(":")[0]
+    except jars.JavaMissing as error:
+        skip_loudly(str(error))
+    spark.sql(f"ADD JAR '{driver}'")
+    return spark
+
+
+@pytest.fixture
+def table(postgres: Postgres) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    yield name
+    postgres.query(f'DROP TABLE IF EXISTS "{name}"')
+
+
+def source(sql: Any, postgres: Postgres, table: str, folder: Path, **more: object) -> tuple[Any, Any]:
+    given = {"table.whitelist": table, **{name.replace("_", "."): value for name, value in more.items()}}
+    exactly_once = bool(given.pop("exactly.once", False))
+    return context_of(sql, "JdbcSource", {**postgres.connection, **given}, folder, exactly_once=exactly_once)
+
+
+def ids(found: list[list[Any]]) -> list[list[int]]:
+    return [sorted(row.value["id"] for row in batch) for batch in found]
+
+
+def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
+    postgres.query(f"CREATE TABLE {table} (id serial, name text)")
+    postgres.query(f"INSERT INTO {table} (name) VALUES ('a'), ('b'), ('c')")
+    options = {"mode": "incrementing", "incrementing_column_name": "id", "topic_prefix": "p-", "batch_max_rows": 2}
+    connector, context = source(sql, postgres, table, tmp_path, **options)
+    found, offsets = batches(connector, context, {})
+    assert ids(found) == [[1, 2], [3]]
+    assert offsets == {f"public.{table}": {"incrementing": 3}}
+    assert found[0][0].topic == f"p-{table}"
+    assert found[0][0].value["name"] == "a"
+    postgres.query(f"INSERT INTO {table} (name) VALUES ('d')")
+    again, context = source(sql, postgres, table, tmp_path, **options)
+    assert ids(batches(again, context, offsets)[0]) == [[4]]
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+def test_rows_with_a_later_time_are_new(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path, kind: str
+) -> None:
+    postgres.query(
+        f"CREATE TABLE {table} (id int, at {kind}); "
+        f"INSERT INTO {table} VALUES (1, '2024-07-01 00:00:00.000001'), (2, '2024-07-01 00:00:00.000002'), (3, NULL)"
+    )
+    connector, context = source(sql, postgres, table, tmp_path, mode="timestamp", timestamp_column_name="at")
+    found, offsets = batches(connector, context, {})
+    assert ids(found) == [[1, 2]]
+    postgres.query(f"UPDATE {table} SET at = '2024-07-01 00:00:00.000003' WHERE id = 1")
+    assert ids(batches(connector, context, offsets)[0]) == [[1]]
+
+
+def test_rows_of_one_time_are_told_apart_by_their_number(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    postgres.query(
+        f"CREATE TABLE {table} (id int, made timestamp, changed timestamp); INSERT INTO {table} VALUES "
+        "(1, '2024-01-01', NULL), (2, '2024-01-01', NULL), (3, '2024-01-01', NULL), (9, '2023-01-01', NULL)"
+    )
+    connector, context = source(
+        sql, postgres, table, tmp_path, mode="timestamp+incrementing", incrementing_column_name="id",
+        timestamp_column_name="changed,made", batch_max_rows=2,
+    )  # fmt: skip
+    found, offsets = batches(connector, context, {})
+    assert ids(found) == [[1, 9], [2, 3]]
+    postgres.query(f"UPDATE {table} SET changed = '2024-02-01' WHERE id = 1")
+    assert ids(batches(connector, context, offsets)[0]) == [[1]]
+
+
+def test_a_batch_that_is_read_again_has_the_rows_it_had(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    postgres.query(f"CREATE TABLE {table} (id int, at timestamp); INSERT INTO {table} VALUES (1, '2024-01-01')")
+    options = {"mode": "timestamp", "timestamp_column_name": "at", "exactly_once": True}
+    connector, context = source(sql, postgres, table, tmp_path, **options)
+    end = connector.next(context, {})
+    first = connector.read_range(context, {}, end).collect()
+    postgres.query(f"UPDATE {table} SET at = '2024-02-01'")
+    after_a_crash, context = source(sql, postgres, table, tmp_path, **options)
+    assert after_a_crash.read_range(context, {}, end).collect() == first
+    assert ids(batches(after_a_crash, context, end)[0]) == [[1]]
+
+
+def test_all_rows_are_read_again_and_again_and_numerics_are_mapped(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    postgres.query(
+        f"CREATE TABLE {table} (id int, small numeric(4,0), big numeric(18,0), price numeric(8,2)); "
+        f"INSERT INTO {table} VALUES (1, 7, 900000000000000000, 1.25)"
+    )
+    connector, context = source(
+        sql, postgres, table, tmp_path, mode="bulk", poll_interval_ms=1, numeric_mapping="best_fit"
+    )
+    first = connector.next(context, {})
+    frame = connector.read_range(context, {}, first)
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType.fields}
+    assert kinds == {"id": "int", "small": "smallint", "big": "bigint", "price": "double"}
+    second = connector.next(context, first)
+    assert second != first
+    assert ids([connector.read_range(context, first, second).collect()]) == [[1]]
+
+
+def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
+    postgres.query(f"CREATE TABLE {table} (id int, x int); INSERT INTO {table} VALUES (1, 10), (2, 20), (3, 30)")
+    given = {
+        **postgres.connection, "mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "answers",
+        "query": f"SELECT id, x * 2 AS y FROM {table} WHERE x > 10;",
+    }  # fmt: skip
+    connector, context = context_of(sql, "JdbcSource", given, tmp_path)
+    found, offsets = batches(connector, context, {})
+    assert [(row.topic, row.value.asDict()) for row in found[0]] == [
+        ("answers", {"id": 2, "y": 40}), ("answers", {"id": 3, "y": 60}),
+    ]  # fmt: skip
+    assert offsets == {"query": {"incrementing": 3}}
+
+
+# --- the sink
+
+
+def sink(sql: Any, postgres: Postgres, folder: Path, **more: object) -> tuple[Any, Any]:
+    given = {**postgres.connection, "topics": "out", "auto.create": "true"}
+    given |= {name.replace("_", "."): str(value) for name, value in more.items()}
+    exactly_once = given.pop("exactly.once", "") == "True"
+    return context_of(sql, "JdbcSink", given, folder, exactly_once=exactly_once)
+
+
+def test_an_upsert_makes_the_table_and_keeps_the_last_of_each_key(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    connector, context = sink(
+        sql, postgres, tmp_path, insert_mode="upsert", pk_mode="record_key", table_name_format=table,
+        auto_evolve=True, delete_enabled=True,
+    )  # fmt: skip
+    connector.write(context, records(sql, [(1, "a"), (2, "b"), (1, "c"), (3, "d")], "id int, name string"), 0)
+    assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [("1", "c"), ("2", "b"), ("3", "d")]
+    wider = "id int, name string, more struct<x:int>"
+    rows = [(2, None, None), (3, None, None), (3, "back", (5,)), (4, "e", None)]
+    connector.write(context, records(sql, rows, wider), 1)
+    connector.write(context, records(sql, rows, wider), 1)
+    assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [
+        ("1", "c", "NULL"), ("3", "back", '{"x":5}'), ("4", "e", "NULL"),
+    ]  # fmt: skip
+    connector.stop()
+    assert postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
+
+
+def test_without_deletes_a_key_that_is_there_twice_is_found_out(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    options = {"insert_mode": "upsert", "pk_mode": "record_value", "pk_fields": "id", "table_name_format": table}
+    connector, context = sink(sql, postgres, tmp_path, **options)
+    rows = [(1, "a"), (2, "b"), (1, "c")]
+    connector.write(context, records(sql, rows, "id int, name string"), 0)
+    connector.stop()
+    assert postgres.query(f"SELECT * FROM {table} ORDER BY id") == [("1", "c"), ("2", "b")]
+
+
+def test_a_batch_inserted_twice_is_there_once_where_that_is_asked_for(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    batch = records(sql, [(1, "a"), (2, "b")], "id int, name string")
+    connector, context = sink(sql, postgres, tmp_path, table_name_format=table, exactly_once=True)
+    connector.write(context, batch, 7)
+    # Killed: it could not drop its stage.
+    after, context = sink(sql, postgres, tmp_path, table_name_format=table, exactly_once=True)
+    after.write(context, batch, 7)
+    assert postgres.query(f"SELECT count(*) FROM {table}") == [("2",)]
+    after.write(context, batch, 8)
+    assert postgres.query(f"SELECT count(*) FROM {table}") == [("4",)]
+    after.stop()
+    postgres.query("DROP TABLE kavka_batches")
+    assert postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
+
+
+def test_text_goes_into_columns_of_other_types_and_what_does_not_fit_is_not_tried_again(
+    sql: Any, postgres: Postgres, table: str, tmp_path: Path
+) -> None:
+    postgres.query(f"CREATE TABLE {table} (id int PRIMARY KEY, at timestamptz, about jsonb, who uuid)")
+    columns = "id int, at string, about string, who string"
+    row = (1, "2024-01-01T00:00:00Z", '{"a": 1}', str(uuid.UUID(int=5)))
+    connector, context = sink(sql, postgres, tmp_path, table_name_format=table, retry_backoff_ms=100_000)
+    connector.write(context, records(sql, [row], columns), 0)
+    assert postgres.query(f"SELECT about->>'a', who FROM {table}") == [("1", str(uuid.UUID(int=5)))]
+    with pytest.raises(ConnectError, match="duplicate key"):
+        connector.write(context, records(sql, [(2, *row[1:]), row], columns), 1)
+    with pytest.raises(ConnectError, match="invalid input syntax"):
+        connector.write(context, records(sql, [(3, "no time", *row[2:])], columns), 1)
+    with pytest.raises(ConnectError, match=r"no columns extra"):
+        connector.write(context, records(sql, [(3, "x")], "id int, extra string"), 1)
+    with pytest.raises(ConnectError, match="offset 1: it would delete"):
+        connector.write(context, records(sql, [row, (4, None, None, None)], columns), 1)
+    assert postgres.query(f"SELECT count(*) FROM {table}") == [("1",)]
+
+
+def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
+    sql: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = records(sql, [(1, "a")], "id int, name string")
+    with Postgres() as server:
+        connector, context = sink(sql, server, tmp_path, max_retries=1, retry_backoff_ms=10)
+        connector.write(context, batch, 0)
+        server.stop()
+        with pytest.raises(ConnectError, match=r"refused.*\(1 retries\)"):
+            connector.write(context, batch, 1)
+        few = {"connection_attempts": 2, "connection_backoff_ms": 10}
+        reader, about = source(sql, server, "out", tmp_path, mode="bulk", **few)
+        with pytest.raises(ConnectError, match=r"refused.*\(2 attempts\)"):
+            reader.next(about, {})
+        caplog.clear()
+        patient, context = sink(sql, server, tmp_path, max_retries=10_000, retry_backoff_ms=100)
+
+        def start_again() -> None:
+            wait_until(lambda: "is tried again" in caplog.text, timeout=60, what="a retry")
+            server.start()
+
+        # The server ends with the thread that starts it.
+        with ThreadPoolExecutor(1) as pool:
+            back = pool.submit(start_again)
+            patient.write(context, batch, 1)
+            back.result()
+            found = server.query("SELECT count(*) FROM out")
+        assert found == [("2",)]
+
+
+def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None:
+    given = {
+        "connection.url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true", "topics": "out", "auto.create": "true",
+        "insert.mode": "upsert", "pk.mode": "record_key", "delete.enabled": "true", "auto.evolve": "true",
+    }  # fmt: skip
+    connector, context = context_of(spark, "JdbcSink", given, tmp_path)
+    connector.write(context, records(spark, [(1, "a"), (2, "b"), (1, "c")], "id int, name string"), 0)
+    rows = [(2, None, None), (3, "d", 1.5)]
+    connector.write(context, records(spark, rows, "id int, name string, x double"), 1)
+    reading = {"connection.url": given["connection.url"], "mode": "incrementing", "incrementing.column.name": "id"}
+    reader, about = context_of(spark, "JdbcSource", {**reading, "table.whitelist": "out"}, tmp_path)
+    ((*found,),), _ = batches(reader, about, {})
+    assert sorted(tuple(row.value) for row in found) == [(1, "c", None), (3, "d", 1.5)]
+    connector.stop()
