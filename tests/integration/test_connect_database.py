@@ -34,10 +34,9 @@ def postgres() -> Iterator[Postgres]:
 def sql(spark: Any, postgres: Postgres) -> Any:
     """Spark with PostgreSQL's driver."""
     try:
-        driver = jars.class_path("postgresql-jdbc").split(":")[0]
+        jars.class_path("postgresql-jdbc")
     except jars.JavaMissing as error:
         skip_loudly(str(error))
-    spark.sql(f"ADD JAR '{driver}'")
     return spark
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support import jars
+
 
 def start_session(folder: Path, master: str = "local[2]") -> Any:
     """`folder` is for what Spark leaves lying about."""
@@ -20,6 +22,7 @@ def start_session(folder: Path, master: str = "local[2]") -> Any:
 
     session = (
         SparkSession.builder.master(master)
+        .config("spark.jars", _driver_of_postgres())
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k")
@@ -33,6 +36,14 @@ def start_session(folder: Path, master: str = "local[2]") -> Any:
     )
     session.sparkContext.setLogLevel("ERROR")
     return register(session)
+
+
+def _driver_of_postgres() -> str:
+    """Its jar, for the tests that need it; where it cannot be had they say so."""
+    try:
+        return jars.class_path("postgresql-jdbc").split(":")[0]
+    except jars.JavaMissing:
+        return ""
 
 
 def light_home(home: Path) -> Path:

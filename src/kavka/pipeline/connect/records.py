@@ -19,6 +19,7 @@ ERROR, RAW = "_error", "_raw"
 PARTS = (KEY, VALUE, "topic", "partition", "timestamp", "headers")
 
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+CONNECT_EXCEPTION = "org.apache.kafka.connect.errors.ConnectException"
 
 ERROR_TYPE = StructType(
     [StructField(name, StringType()) for name in ("stage", "operator", "exception", "message", "cause")]

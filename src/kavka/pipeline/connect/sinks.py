@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kavka.client.admin import Admin
@@ -12,10 +13,10 @@ from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import NewTopic
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.pipeline.connect.api import Context, Sink
+from kavka.pipeline.connect.api import Context, Failed, Sink
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
-from kavka.pipeline.connect.records import ERROR, RAW, VALUE
+from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, ERROR_TYPE, RAW, VALUE
 from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.sources import tell
 from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
@@ -151,7 +152,9 @@ class _Run:
             if self.flow.tolerant:
                 self._failures(records.frame, number)
             good = self._good(records.frame)
-            self.retries.call(f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number))
+            refused = self.retries.call(f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number))
+            if refused:
+                self._refused(records.frame, refused, number)
         except BaseException as error:
             if self.task.failure is None:
                 self.task.failure = error
@@ -159,6 +162,29 @@ class _Run:
         finally:
             if looked_at:
                 raw.unpersist()
+
+    def _refused(self, rows: DataFrame, refused: Sequence[Failed], number: int) -> None:
+        """What the other system will not have fails the task, or has failed like any other record."""
+        from pyspark.sql import functions as F
+
+        if not self.flow.tolerant:
+            first = refused[0]
+            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
+            raise ConnectError(f"{where} was refused: {first.message}{more}")
+        found = [(one.topic, one.partition, one.offset, one.message) for one in refused]
+        schema = "topic string, partition int, offset bigint, why string"
+        failed = F.broadcast(self.context.spark.createDataFrame(found, schema))
+        error = {
+            "stage": F.lit("TASK_PUT"),
+            "operator": F.lit(f"{type(self.sink).__module__}.{type(self.sink).__qualname__}"),
+            "exception": F.lit(CONNECT_EXCEPTION),
+            "message": F.col("why"),
+            "cause": F.lit(None).cast("string"),
+        }
+        joined = rows.join(failed, ["topic", "partition", "offset"])
+        made = F.struct(*(value.alias(name) for name, value in error.items())).cast(ERROR_TYPE)
+        self._failures(joined.withColumn(ERROR, made), number)
 
     def _failures(self, rows: DataFrame, number: int) -> None:
         if self.dead:

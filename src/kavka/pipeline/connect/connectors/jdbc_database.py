@@ -106,7 +106,9 @@ def _from_java(error: Any) -> ConnectError:
             return DatabaseError(_line(chosen), chosen.getSQLState() or "")
     if any("ClassNotFound" in name for name in names):
         return ConnectError(f"the JDBC driver is not there: {_line(last)}; its jar must be among spark.jars")
-    return DatabaseError(_line(last), "" if "SQL" in str(last.toString()) else "22")
+    # What a task said on another machine has come as text.
+    from_database = any(sign in str(last.toString()) for sign in ("SQLException", "java.sql."))
+    return DatabaseError(_line(last)) if from_database else ConnectError(_line(last))
 
 
 def _is_sql(error: Any) -> bool:
