@@ -19,6 +19,7 @@ from bench import (
     cluster_produce,
     commits,
     console,
+    connect,
     consume,
     groups,
     idle_connections,
@@ -66,6 +67,9 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "spark-latency": spark.run_latency,
     "streams-word-count": spark.run_word_count,
     "mirror": mirror.run,
+    "connect-file": connect.run_file,
+    "connect-parquet": connect.run_parquet,
+    "connect-jdbc": connect.run_jdbc,
 }
 # With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {

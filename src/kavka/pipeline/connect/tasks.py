@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 _WATCH = 0.2
 _SPARK_TRIES = 5
+# One query starts at a time: processes that start together may all be too late for Spark.
+_STARTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,12 @@ class Task:
         for attempt in range(1, _SPARK_TRIES + 1):
             if self.stopping.is_set():
                 return
-            self.query = query = start()
-            if self.stopping.is_set():
-                query.stop()
+            with _STARTING:
+                self.query = query = start()
+                if self.stopping.is_set():
+                    query.stop()
+                while query.isActive and query.status["message"].startswith("Initializing"):
+                    time.sleep(_WATCH / 4)
             last = -1
             while query.isActive:
                 query.awaitTermination(_WATCH) if _terminates(query) else time.sleep(_WATCH)

@@ -179,10 +179,12 @@ class JdbcSink(Sink):
     def _write(self, context: Context, records: DataFrame, batch_id: int) -> None:
         query = query_id(context)
         noted = context.exactly_once and self._mode == "insert"
-        with self._database.connect() as connection:
-            if noted and self._is_done(connection, query, batch_id):
-                log.info("Batch %s of %s was written before", batch_id, context.name)
-                return
+        if noted:
+            self._make_batches()
+            with self._database.connect() as connection:
+                if self._is_done(connection, query, batch_id):
+                    log.info("Batch %s of %s was written before", batch_id, context.name)
+                    return
         topics = self._topics(context, records)
         several = len(topics) > 1
         if several:
@@ -243,8 +245,8 @@ class JdbcSink(Sink):
         """An empty stage for a table, which is there and has all columns then."""
         database = self._database
         table = database.dialect.table(name)
+        self._see_to_table(context, name, fields)
         with database.connect() as connection:
-            self._see_to_table(context, connection, name, fields)
             found = self._stages.get(name)
             columns, keys = tuple(one.name for one in fields), tuple(one.name for one in fields if one.is_key)
             if found is not None and found[1].columns == columns:
@@ -275,10 +277,11 @@ class JdbcSink(Sink):
                 connection.execute(f"DROP TABLE {dialect.table(f'{owner}.{old}' if owner else old)}")
         return dialect.table(f"{schema}{dot}{mine}{self._run}")
 
-    def _see_to_table(self, context: Context, connection: Connection, name: str, fields: list[Field]) -> None:
+    def _see_to_table(self, context: Context, name: str, fields: list[Field]) -> None:
         dialect = self._database.dialect
         table = dialect.table(name)
-        there = connection.columns(table)
+        with self._database.connect() as connection:
+            there = connection.columns(table)
         if there is None:
             if not context["auto.create"]:
                 raise ConnectError(f"there is no table {name}, and auto.create is false")
@@ -286,15 +289,18 @@ class JdbcSink(Sink):
             keys = [dialect.quote(one.name) for one in fields if one.is_key]
             if keys:
                 columns.append(f"PRIMARY KEY ({', '.join(keys)})")
-            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+            self._make(table, f"CREATE TABLE {table} ({', '.join(columns)})")
             return
         known = {column.lower() if not dialect.quoting else column for column in there}
         missing = [one for one in fields if (one.name.lower() if not dialect.quoting else one.name) not in known]
         if missing and not context["auto.evolve"]:
             names = ", ".join(one.name for one in missing)
             raise ConnectError(f"the table {name} has no columns {names}, and auto.evolve is false")
-        for one in missing:
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {self._definition(one)}")
+        if not missing:
+            return
+        with self._database.connect() as connection:
+            for one in missing:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {self._definition(one)}")
 
     def _definition(self, field: Field) -> str:
         from pyspark.sql.types import StringType
@@ -317,15 +323,31 @@ class JdbcSink(Sink):
         for statement in merge.statements(unique=False):
             connection.execute(statement)
 
+    def _make_batches(self) -> None:
+        """Another connector may do so at the same moment."""
+        quote = self._database.dialect.quote
+        create = (
+            f"CREATE TABLE {quote(BATCHES)} ({quote('query_id')} VARCHAR(64) PRIMARY KEY, "
+            f"{quote('batch_id')} BIGINT NOT NULL, {quote('connector')} VARCHAR(255))"
+        )
+        self._make(quote(BATCHES), create)
+
+    def _make(self, table: str, create: str) -> None:
+        """A table, unless it is there."""
+        with self._database.connect() as connection:
+            if connection.columns(table) is not None:
+                return
+        try:
+            with self._database.connect() as connection:
+                connection.execute(create)
+        except DatabaseError:
+            with self._database.connect() as connection:
+                if connection.columns(table) is None:
+                    raise
+
     def _is_done(self, connection: Connection, query: str, batch: int, lock: bool = False) -> bool:
         dialect = self._database.dialect
         table = dialect.quote(BATCHES)
-        if connection.columns(table) is None:
-            connection.execute(
-                f"CREATE TABLE {table} ({dialect.quote('query_id')} VARCHAR(64) PRIMARY KEY, "
-                f"{dialect.quote('batch_id')} BIGINT NOT NULL, {dialect.quote('connector')} VARCHAR(255))"
-            )
-            return False
         where = f"WHERE {dialect.quote('query_id')} = '{query}'"
         end = " FOR UPDATE" if lock and dialect.name not in ("sqlite", "sqlserver") else ""
         found = connection.values(f"SELECT {dialect.quote('batch_id')} FROM {table} {where}{end}")

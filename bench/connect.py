@@ -1,0 +1,71 @@
+"""Connectors beside the same written by hand in PySpark with our source and sink, or with Spark's own JDBC writer.
+
+    python -m bench --only connect-file --only connect-parquet --only connect-jdbc [--records 2000000] [--pairs 5]
+
+A pair is measured in one process of Spark, in turn, after a round that does not count. `connect-file` reads a file of
+500 bytes a line (1 GB for 2,000,000), `connect-parquet` records of 1000 bytes; rows of `connect-jdbc` have a number,
+100 bytes of text, a double and a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.measure import Options, Row
+from bench.python_clients import ClientRow
+from bench.spark import fill
+
+
+def run_file(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    with Broker() as broker, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lines.txt"
+        line = os.urandom(249).hex() + "x\n"
+        with path.open("w") as file:
+            for start in range(0, options.records, 1000):
+                file.write(line * min(1000, options.records - start))
+        pairs = _pairs("file", options, broker.bootstrap_servers, str(path))
+        what = f"file to topic, {options.records * 500 / 1e9:.1f} GB of lines"
+        return [ClientRow(what, "records/s", pairs, "≥ 0.8 ×", 0.8)]
+
+
+def run_parquet(options: Options) -> list[Row]:
+    from kavka.testing import Broker
+
+    with Broker() as broker:
+        fill(broker.bootstrap_servers, "read", options.records)
+        pairs = _pairs("parquet", options, broker.bootstrap_servers, "read")
+        return [ClientRow("topic to parquet, 1000 B", "records/s", pairs, "≥ 0.9 ×", 0.9)]
+
+
+def run_jdbc(options: Options) -> list[Row]:
+    from tests.support.jars import class_path
+    from tests.support.postgres import Postgres
+
+    driver = class_path("postgresql-jdbc").split(":")[0]
+    rows: list[Row] = []
+    for mode, bar in (("insert", 0.9), ("upsert", 0.5)):
+        with Postgres() as server:
+            pairs = _pairs("jdbc", options, server.url, mode, server.user, server.password, driver)
+            what = f"JDBC sink into PostgreSQL, {mode}"
+            rows.append(ClientRow(what, "rows/s", pairs, f"≥ {bar} × Spark's append", bar))
+    return rows
+
+
+def _pairs(job: str, options: Options, *arguments: str) -> list[tuple[float, float]]:
+    argv = [sys.executable, "-m", "bench.connect_jobs", job, str(options.records), str(options.pairs), *arguments]
+    env = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr[-3000:]}")
+    found = [(ours, theirs) for ours, theirs in json.loads(lines[0][7:])]
+    for ours, theirs in found:
+        print(f"  {job} {arguments[1] if job == 'jdbc' else ''}: ours {ours:,.0f}, by hand {theirs:,.0f}", flush=True)
+    return found

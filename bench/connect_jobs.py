@@ -1,0 +1,158 @@
+"""What `bench.connect` measures in one process of Spark:  python -m bench.connect_jobs JOB RECORDS PAIRS ARGUMENT…
+
+prints RESULT and a JSON list of pairs: the connector's rate, and that of the same by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STRINGS = "org.apache.kafka.connect.storage.StringConverter"
+
+
+def session(jars: str = "") -> Any:
+    from pyspark.sql import SparkSession
+
+    from kavka.pipeline.spark import register
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", jars)
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return register(spark)
+
+
+def pairs(count: int, records: int, ours: Callable[[int], None], theirs: Callable[[int], None]) -> list[list[float]]:
+    found = []
+    for number in range(count + 1):
+        rates = []
+        for work in (ours, theirs):
+            began = time.perf_counter()
+            work(number)
+            rates.append(records / (time.perf_counter() - began))
+        if number:
+            found.append(rates)
+    return found
+
+
+def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dict[str, str]) -> None:
+    """From its start to its end, in a worker of its own."""
+    from kavka.pipeline.connect.plugins import load
+    from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
+    from kavka.pipeline.connect.tasks import DONE, Outcome, Task, Worker
+
+    properties = {"bootstrap.servers": servers, "key.converter": STRINGS, "value.converter": STRINGS}
+    worker = Worker("bench", properties, lambda: spark, str(folder), OffsetStore(MemoryTable()))
+    ended: list[Outcome] = []
+    done = threading.Event()
+
+    def on_end(task: Task, outcome: Outcome) -> None:
+        ended.append(outcome)
+        done.set()
+
+    given = {"name": name, "trigger": "available-now", **config}
+    Task(worker, name, load(config["connector.class"]), given, on_end).start()
+    done.wait()
+    if ended[0].kind != DONE:
+        raise RuntimeError(f"{name}: {ended[0].trace}")
+
+
+def file(records: int, count: int, servers: str, path: str) -> list[list[float]]:
+    spark = session()
+    folder = Path(tempfile.mkdtemp())
+
+    def ours(number: int) -> None:
+        config = {"connector.class": "FileStreamSource", "file": path, "topic": "ours", "tasks.max": "2"}
+        run_connector(spark, servers, folder, f"file-{number}", config)
+
+    def theirs(number: int) -> None:
+        rows = spark.read.text(path)
+        rows.write.format("kavka").options(**{"kafka.bootstrap.servers": servers, "topic": "theirs"}).mode(
+            "append"
+        ).save()
+
+    return pairs(count, records, ours, theirs)
+
+
+def parquet(records: int, count: int, servers: str, topic: str) -> list[list[float]]:
+    spark = session()
+    folder = Path(tempfile.mkdtemp())
+
+    def ours(number: int) -> None:
+        target = folder / f"ours-{number}"
+        config = {"connector.class": "SparkSink", "topics": topic, "spark.format": "parquet", "spark.path": str(target)}
+        run_connector(spark, servers, folder / "checkpoints", f"parquet-{number}", config)
+        shutil.rmtree(target)
+
+    def theirs(number: int) -> None:
+        target = folder / f"theirs-{number}"
+        options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+        rows = spark.readStream.format("kavka").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
+        query = (
+            rows.writeStream.format("parquet")
+            .option("path", str(target))
+            .option("checkpointLocation", str(folder / f"by-hand-{number}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        shutil.rmtree(target)
+
+    return pairs(count, records, ours, theirs)
+
+
+def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str, driver: str) -> list[list[float]]:
+    from tests.support.connectors import context_of
+
+    spark = session(driver)
+    columns = (
+        "id",
+        "repeat(chr(65 + cast(id % 26 as int)), 100) AS name",
+        "id * 1.5D AS amount",
+        "timestamp_seconds(1700000000 + id) AS at",
+    )
+    rows = spark.range(0, records, 1, 2).selectExpr(*columns).cache()
+    rows.count()
+    batch = rows.selectExpr(
+        "struct(id) AS key", "struct(*) AS value", "'t' AS topic", "cast(id % 2 AS INT) AS partition", "id AS offset"
+    )
+    login = {"url": url, "user": user, "password": password, "driver": "org.postgresql.Driver"}
+    keyed = {"insert.mode": "upsert", "pk.mode": "record_key"} if mode == "upsert" else {}
+    given = {"connection.url": url, "connection.user": user, "connection.password": password, "auto.create": "true"}
+    folder = Path(tempfile.mkdtemp())
+
+    def ours(number: int) -> None:
+        connector, context = context_of(
+            spark, "JdbcSink", {**given, **keyed, "topics": "t", "table.name.format": f"ours{number}"}, folder,
+            exactly_once=True,
+        )  # fmt: skip
+        connector.write(context, batch, 0 if mode == "upsert" else number)
+        connector.stop()
+
+    def theirs(number: int) -> None:
+        rows.write.format("jdbc").options(**login, dbtable=f"theirs{number}").mode("append").save()
+
+    return pairs(count, records, ours, theirs)
+
+
+if __name__ == "__main__":
+    job, records, count, *arguments = sys.argv[1:]
+    jobs: dict[str, Callable[..., list[list[float]]]] = {"file": file, "parquet": parquet, "jdbc": jdbc}
+    print("RESULT " + json.dumps(jobs[job](int(records), int(count), *arguments)), flush=True)

@@ -1,0 +1,303 @@
+"""The connectors in a worker: killed with -9 in the middle of a batch, started again, and looked at.
+
+All tests look at one run: a worker whose connectors stop at a moment of their second batch and are killed there, and a
+second worker with the same configurations, and more, that goes on until everything is done."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka import Admin, NewTopic
+from tests.integration.test_spark_crash import kill_session
+from tests.integration.test_spark_sink import fill, read_all
+from tests.support import jars
+from tests.support.apache import write_properties
+from tests.support.missing import skip_loudly
+from tests.support.postgres import Postgres, PostgresMissing
+from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.spark import light_home
+from tests.support.targets import Target
+from tests.unit.pipeline.connect.test_http_sink import Service
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RECORDS, BATCH = 120, 50
+HALTING = (
+    "file-torn", "file-whole", "insert-merged", "insert-committed", "upsert-committed", "again-committed",
+    "lines-planned",
+)  # fmt: skip
+STRINGS = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+JDBC = "io.confluent.connect.jdbc.JdbcSinkConnector"
+
+
+@dataclass
+class Run:
+    target: Target
+    folder: Path
+    postgres: Postgres
+    service: Service
+    code: int
+    log: str
+
+    def rows(self, table: str) -> list[int]:
+        return sorted(int(row[0]) for row in self.postgres.query(f'SELECT id FROM "{table}"'))
+
+    def lines(self, name: str) -> list[int]:
+        return sorted(json.loads(line)["id"] for line in (self.folder / name).read_text().splitlines())
+
+
+def configurations(folder: Path, postgres: Postgres) -> dict[str, dict[str, object]]:
+    """By name: those that are killed."""
+    sink = {"topics": "in", "trigger": "available-now", "max.records.per.batch": BATCH, "exactly.once": "true"}
+    jdbc = {**sink, "connector.class": JDBC, **postgres.connection, "auto.create": "true"}
+    keyed = {"insert.mode": "upsert", "pk.mode": "record_value", "pk.fields": "id"}
+    return {
+        "file-torn": {**sink, **STRINGS, "connector.class": SINK, "file": folder / "file-torn.txt"},
+        "file-whole": {**sink, **STRINGS, "connector.class": SINK, "file": folder / "file-whole.txt"},
+        "insert-merged": {**jdbc, "table.name.format": "insert-merged"},
+        "insert-committed": {**jdbc, "table.name.format": "insert-committed"},
+        "upsert-committed": {**jdbc, **keyed, "table.name.format": "upsert-committed"},
+        "again-committed": {**jdbc, "table.name.format": "again-committed", "exactly.once": "false"},
+        "lines-planned": {
+            **STRINGS, "connector.class": SOURCE, "file": folder / "in.log", "topic": "lines", "batch.bytes": 300,
+            "trigger": "available-now",
+        },
+    }  # fmt: skip
+
+
+def more_configurations(folder: Path, postgres: Postgres, service: Service) -> dict[str, dict[str, object]]:
+    """Those that are only in the second run. One of them cannot do its work."""
+    sink: dict[str, object] = {"topics": "in", "trigger": "available-now"}
+    down = f"jdbc:postgresql://127.0.0.1:{free_port()}/nothing"
+    (folder / "csv").mkdir()
+    (folder / "csv" / "a.csv").write_text("id,name\n1,one\n2,two\n")
+    return {
+        "jdbc-down": {
+            **sink, "connector.class": "JdbcSink", "connection.url": down, "max.retries": 1, "retry.backoff.ms": 10,
+        },
+        "parquet": {
+            **sink, "connector.class": "SparkSink", "spark.format": "parquet", "spark.path": folder / "parquet",
+            "exactly.once": "true", "max.records.per.batch": BATCH,
+        },
+        "text": {
+            **sink, **STRINGS, "connector.class": "SparkSink", "spark.format": "text", "spark.path": folder / "text",
+        },
+        "http": {
+            **sink, **STRINGS, "connector.class": "HttpSink", "http.api.url": f"{service.url}/${{topic}}",
+            "errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dead",
+            "errors.deadletterqueue.topic.replication.factor": 1, "batch.max.size": 20, "retry.backoff.ms": 10,
+            "errors.deadletterqueue.context.headers.enable": "true",
+        },
+        "csv": {
+            "connector.class": "SparkSource", "spark.format": "csv", "spark.path": folder / "csv", "topic": "csv",
+            "spark.option.header": "true", "spark.schema": "id INT, name STRING", "key.columns": "id",
+            "trigger": "available-now",
+        },
+        "made-up": {
+            "connector.class": "Datagen", "kafka.topic": "made-up", "iterations": 30, "random.seed": 7,
+            "schema": "n BIGINT id, color STRING red|green, who STRING 'user_{1..3}', x DOUBLE 0..1",
+            "trigger": "available-now",
+        },
+        "table": {
+            "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector", **postgres.connection,
+            "mode": "incrementing", "incrementing.column.name": "id", "table.whitelist": "people",
+            "topic.prefix": "db-", "trigger": "available-now",
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("connect")
+    try:
+        driver = jars.class_path("postgresql-jdbc").split(":")[0]
+        postgres = Postgres()
+    except (jars.JavaMissing, PostgresMissing) as error:
+        skip_loudly(str(error))
+    service = Service()
+    # What is refused is one record, wherever it is; and the first request fails once.
+    service.judge = lambda body: 422 if '{"id": 13}' in body else (500 if len(service.requests) == 1 else 200)
+    try:
+        with postgres:
+            yield Run(target, folder, postgres, service, *both_runs(target, folder, postgres, service, driver))
+    finally:
+        service.close()
+
+
+def both_runs(target: Target, folder: Path, postgres: Postgres, service: Service, driver: str) -> tuple[int, str]:
+    postgres.query("CREATE TABLE people (id serial, name text); INSERT INTO people (name) VALUES ('Ada'), ('Max')")
+    topics = ("in", "lines", "dead", "csv", "made-up", "db-people")
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, 2 if name in ("in", "lines") else 1) for name in topics])
+    fill_in(target, range(RECORDS))
+    (folder / "in.log").write_text("".join(f"line {number}\n" for number in range(60)))
+    worker = write_properties(
+        folder / "worker.properties",
+        {
+            "bootstrap.servers": target.bootstrap_servers,
+            "listeners": "http://127.0.0.1:0",
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "offset.storage.file.filename": folder / "offsets",
+            "checkpoint.dir": folder / "checkpoints",
+            "exactly.once.source.support": "enabled",
+            "spark.master": "local[2]",
+            "spark.jars": driver,
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k",
+            "spark.sql.shuffle.partitions": 2,
+        },
+    )
+    first = configurations(folder, postgres)
+    crash(folder, worker, written(folder, first))
+    fill_in(target, range(RECORDS, RECORDS + 10))
+    with (folder / "in.log").open("a") as file:
+        file.write("".join(f"line {number}\n" for number in range(60, 70)))
+    argv = [sys.executable, "-m", "kavka.cli.main", "connect-standalone", str(worker)]
+    second = first | more_configurations(folder, postgres, service)
+    done = subprocess.run(
+        [*argv, *written(folder, second)], env=environment(folder), capture_output=True, text=True, timeout=600
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def fill_in(target: Target, numbers: range) -> None:
+    for partition in range(2):
+        some = [number for number in numbers if number % 2 == partition]
+        fill(target, "in", [json.dumps({"id": number}) for number in some], partition)
+
+
+def written(folder: Path, found: dict[str, dict[str, object]]) -> list[str]:
+    return [
+        str(write_properties(folder / f"{name}.properties", {"name": name, "tasks.max": 1, **one}))
+        for name, one in found.items()
+    ]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "KAVKA_CRASH_FOLDER": str(folder),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(light_home(folder / "home")),
+    }
+
+
+def crash(folder: Path, worker: Path, connectors: list[str]) -> None:
+    process = ManagedProcess(
+        [sys.executable, "-m", "tests.support.connect_crash", str(worker), *connectors],
+        log=folder / "first.log",
+        env=environment(folder),
+        before_exec=os.setsid,
+    )
+    try:
+
+        def halted() -> bool:
+            assert process.running(), process.log_tail()
+            return all((folder / f"{name}.halted").exists() for name in HALTING)
+
+        wait_until(halted, timeout=400, what="every connector where it is to be killed", interval=0.2)
+    except TimeoutError as error:
+        missing = [name for name in HALTING if not (folder / f"{name}.halted").exists()]
+        raise TimeoutError(f"{error}: {missing}\n{process.log_tail()}") from None
+    finally:
+        kill_session(process.pid, set())
+        process.kill()
+
+
+EXPECTED = list(range(RECORDS + 10))
+
+
+@pytest.mark.parametrize("name", ["file-torn", "file-whole"])
+def test_a_file_has_each_record_once_after_the_worker_was_killed(run: Run, name: str) -> None:
+    assert run.lines(f"{name}.txt") == EXPECTED, run.log[-3000:]
+
+
+@pytest.mark.parametrize("table", ["insert-merged", "insert-committed", "upsert-committed"])
+def test_a_table_has_each_record_once_after_the_worker_was_killed(run: Run, table: str) -> None:
+    assert run.rows(table) == EXPECTED, run.log[-3000:]
+
+
+def test_without_exactly_once_no_record_is_missing(run: Run) -> None:
+    found = run.rows("again-committed")
+    assert sorted(set(found)) == EXPECTED
+    # The batch that was committed when the worker was killed.
+    assert len(found) == len(EXPECTED) + BATCH
+
+
+def test_stages_are_dropped_also_those_of_the_killed_worker(run: Run) -> None:
+    assert run.postgres.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kavka_stage%'") == []
+
+
+def test_each_line_is_in_its_topic_once_after_the_worker_was_killed(run: Run) -> None:
+    found = [record.value.decode() for record in read_all(run.target, "lines")]
+    assert sorted(found) == sorted(f"line {number}" for number in range(70)), run.log[-3000:]
+
+
+def test_a_database_that_is_away_fails_its_connector_alone(run: Run) -> None:
+    assert run.code == 1
+    failures = [line for line in run.log.splitlines() if line.startswith("kavka: connector")]
+    assert len(failures) == 1
+    assert failures[0].startswith("kavka: connector jdbc-down failed:")
+    assert "refused" in failures[0]
+
+
+def test_what_spark_writes_has_each_record_once(run: Run, spark: Any) -> None:
+    found = spark.read.parquet(str(run.folder / "parquet")).collect()
+    assert sorted(row.id for row in found) == EXPECTED
+    lines = spark.read.text(str(run.folder / "text")).collect()
+    assert sorted(json.loads(row.value)["id"] for row in lines) == EXPECTED
+
+
+def test_what_spark_reads_becomes_records(run: Run) -> None:
+    found = [(json.loads(record.key), json.loads(record.value)) for record in read_all(run.target, "csv")]
+    assert sorted(found, key=str) == [(1, {"id": 1, "name": "one"}), (2, {"id": 2, "name": "two"})]
+
+
+def test_rows_of_a_table_become_records(run: Run) -> None:
+    found = [json.loads(record.value) for record in read_all(run.target, "db-people")]
+    assert sorted(found, key=str) == [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Max"}]
+
+
+def test_a_service_gets_all_records_and_what_it_refuses_is_a_dead_letter(run: Run) -> None:
+    arrived: collections.Counter[int] = collections.Counter()
+    for _, path, body, _ in run.service.requests:
+        assert path == "/in/in"
+        if run.service.judge and run.service.judge(body) == 200:
+            arrived.update(one["id"] for one in json.loads(body))
+    assert sorted(set(arrived)) == [number for number in EXPECTED if number != 13]
+    (letter,) = read_all(run.target, "dead")
+    headers = {name: value.decode() for name, value in letter.headers}
+    assert json.loads(letter.value) == {"id": 13}
+    assert headers["__connect.errors.topic"] == "in"
+    assert headers["__connect.errors.stage"] == "TASK_PUT"
+    assert "422" in headers["__connect.errors.exception.message"]
+
+
+def test_made_up_records_are_the_same_for_the_same_seed(run: Run) -> None:
+    found = sorted((json.loads(record.value) for record in read_all(run.target, "made-up")), key=lambda one: one["n"])
+    assert [one["n"] for one in found] == list(range(30))
+    assert {one["color"] for one in found} == {"red", "green"}
+    assert {one["who"] for one in found} == {"user_1", "user_2", "user_3"}
+    assert all(0 <= one["x"] < 1 for one in found)
+    assert found[0] == FIRST
+    assert found[29] == LAST
+
+
+FIRST = {"n": 0}
+LAST = {"n": 29}
