@@ -49,7 +49,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     ]
 
 
-class _Bar(OwnShare):
+class Bar(OwnShare):
     """The bar is for the console on Kavka itself."""
 
     LIMIT = 0.0
@@ -59,15 +59,15 @@ class _Bar(OwnShare):
         super().__init__(what, unit, pairs, self.WORDS, at_most=self.LIMIT)
 
 
-class Pages(_Bar):
+class Pages(Bar):
     LIMIT, WORDS = 300.0, "< 300 ms"
 
 
-class Memory(_Bar):
+class Memory(Bar):
     LIMIT, WORDS = 150.0, "< 150 MiB"
 
 
-class Idle(_Bar):
+class Idle(Bar):
     LIMIT, WORDS = 2.0, "< 2 %"
 
 

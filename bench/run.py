@@ -20,6 +20,7 @@ from bench import (
     commits,
     connect,
     console,
+    console_search,
     consume,
     groups,
     idle_connections,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "perf-tools": perf_tools.run,
     "tool-start": tool_start.run,
     "console": console.run,
+    "console-search": console_search.run,
 }
 # Clients beside one another, with one broker; not brokers.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
