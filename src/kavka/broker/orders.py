@@ -58,7 +58,10 @@ class Orders:
         if request.controller_epoch < self._replicas.controller_epoch:
             return UpdateMetadataResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
         self._replicas.controller_epoch = request.controller_epoch
+        before = self._cache.brokers.keys()
         gone = self._cache.update(request)
+        if before - self._cache.brokers.keys():
+            self._replicas.brokers_gone()
         for topic in gone:
             self._configs.forget_topic(topic)
         self._on_topics_gone(gone)

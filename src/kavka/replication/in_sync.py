@@ -22,6 +22,7 @@ class FollowerState:
         "end_offset",
         "fetched_at",
         "leader_end_at_fetch",
+        "refused",
         "start_offset",
     )
 
@@ -37,9 +38,12 @@ class FollowerState:
         self.fetched_at = NEVER
         self.caught_up_at = NEVER
         self.leader_end_at_fetch = UNKNOWN
+        # The controller did not let it into the ISR; it is probably about to stop.
+        self.refused = False
 
     def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
         """The leader begins an epoch, with or without having led before. Who is in sync is given time to show it."""
+        self.refused = False
         if is_new_leader:
             self.forget()
         else:
@@ -90,14 +94,14 @@ def high_watermark(
 
     `maximal_isr` is every replica that the controller may take for in sync just now: the ISR, and whoever is on the way
     into it. Followers outside of it that have caught up hold it too, as they could not join while it moves ahead of
-    them.
+    them; not those that may not join.
     """
     lowest = leader_end
     for follower in followers:
         end = follower.end_offset
         if end < lowest and (
             follower.broker_id in maximal_isr
-            or (now - follower.caught_up_at <= max_lag and follower.broker_id in alive)
+            or (now - follower.caught_up_at <= max_lag and not follower.refused and follower.broker_id in alive)
         ):
             lowest = end
     return lowest if lowest > current else current

@@ -269,6 +269,13 @@ class Partition:
                 self._commit(end)
         self.wake()
 
+    def reconsider(self) -> None:
+        """Who holds the high watermark back may not do so any more: it has died, or was late for too long. No fetch and
+        no append need come to show it, as producers may all be waiting."""
+        log = self.log
+        if log is not None and self.is_leader and self.followers and log.high_watermark < log.written_end:
+            self.advance(appended=False)
+
     def _commit(self, end: int) -> None:
         """Move the high watermark; followers hear of it with their next answers."""
         log = self.log
@@ -475,6 +482,8 @@ class Partition:
             partition_epoch,
         )
         self.partition_epoch = partition_epoch
+        for broker_id in isr & self.followers.keys():
+            self.followers[broker_id].refused = False
         self._set_isr(isr)
         self.advance(appended=False)
 
@@ -485,6 +494,10 @@ class Partition:
         if code in _ISR_REVERTS:
             # It was not done, and the state of things is what it was: go on from there.
             log.info("%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
+            if code is ErrorCode.INELIGIBLE_REPLICA:
+                for broker_id in change.isr - self.isr:
+                    if broker_id in self.followers:
+                        self.followers[broker_id].refused = True
             self._set_isr(self.isr)
             self.advance()
             return False

@@ -100,10 +100,16 @@ class ReplicaManager:
         for partition in list(self.partitions.values()):
             try:
                 partition.shrink_isr(now)
+                partition.reconsider()
             except Exception:
                 log.exception("The ISR of %s cannot be looked after", partition.topic_partition)
         period = max(0.01, self.shared.settings.lag_time_max_s / 2)
         self._watch = asyncio.get_running_loop().call_later(period, self._watch_isrs)
+
+    def brokers_gone(self) -> None:
+        """The metadata cache has fewer brokers than before."""
+        for partition in list(self.partitions.values()):
+            partition.reconsider()
 
     def _follow(self, partition: Partition) -> None:
         """Copy it from its leader, and from nobody else."""

@@ -185,6 +185,42 @@ def test_a_change_of_the_isr_that_was_refused_is_proposed_again_by_the_next_fetc
     in_world(tmp_path, body, brokers=(0, 1))
 
 
+def test_a_follower_that_may_not_join_since_it_is_about_to_stop_holds_nothing_back(tmp_path):
+    async def body(world: World) -> None:
+        await world.elect(0, isr=[0, 1, 2])
+        await world.committed()
+        # As for a broker that stops in good order: it is out of the ISR, fetches still, and may not come back.
+        world.refuse = lambda isr: ErrorCode.INELIGIBLE_REPLICA if 2 in isr else None
+        await world.elect(0, isr=[0, 1])
+        await world.until(lambda: world.partition(0).followers[2].refused)
+        world.cut |= {frozenset((0, 2)), frozenset((1, 2))}
+        assert (await world.committed()).error_code == 0
+        world.cut.clear()
+        world.refuse = lambda isr: None
+        await world.until(lambda: world.isr == [0, 1, 2])
+        assert not world.partition(0).followers[2].refused
+
+    in_world(tmp_path, body)
+
+
+def test_a_follower_outside_of_the_isr_that_dies_holds_nothing_back_even_if_nobody_fetches_or_appends(tmp_path):
+    async def body(world: World) -> None:
+        world.refuse = lambda isr: ErrorCode.OPERATION_NOT_ATTEMPTED if 2 in isr else None
+        await world.elect(0, isr=[0, 1])
+        await world.until(lambda: world.isr_requests)
+        partition = world.partition(0)
+        world.cut |= {frozenset((0, 2)), frozenset((1, 2))}
+        waiting = world.produce(batch())
+        await world.until(lambda: partition.followers[1].end_offset == 1)
+        assert not waiting.done()
+        node = world.nodes[0]
+        node.cache.brokers = {number: info for number, info in node.cache.brokers.items() if number != 2}
+        node.replicas.brokers_gone()
+        assert (await waiting).responses[0].partition_responses[0].error_code == 0
+
+    in_world(tmp_path, body)
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED]
 )
