@@ -73,6 +73,12 @@ class Wanted:
     cursor: str = ""
     committed: bool = False
 
+    async def begun(self, context: Context) -> Search:
+        """The same for a topic that is there."""
+        if await _topic(context, self.topic) is None:
+            raise Refused(f"there is no topic '{self.topic[:250]}'", 404, "topic")
+        return self.search(context)
+
     def search(self, context: Context) -> Search:
         """Raises Refused, with the input that is wrong."""
         if self.start not in Start.ALL:
@@ -197,7 +203,7 @@ async def find_messages(
     )  # fmt: skip
     if start == Start.TAIL:
         raise Refused("a tail has no end: it is for the page", field="start")
-    search = wanted.search(context)
+    search = await wanted.begun(context)
     rows: list[MessageRow] = []
     notices: list[str] = []
     until = time.monotonic() + seconds
@@ -247,7 +253,7 @@ async def _one(
     wanted = Wanted(
         topic, key_format=key_format, value_format=value_format, key_schema=key_schema, value_schema=value_schema
     )
-    search = wanted.search(context)
+    search = await wanted.begun(context)
     return Message(await _record(context, topic, partition, offset), search.query.filter)
 
 
@@ -373,7 +379,7 @@ async def topic_messages_page(view: View) -> Response:
 
 @page("/messages/stream", "Messages")
 async def stream_page(view: View) -> Response:
-    search = _wanted(view).search(view.context)
+    search = await _wanted(view).begun(view.context)
     return EventStream(_events(search))
 
 
@@ -400,7 +406,7 @@ async def download_page(view: View) -> Response:
     wanted = _wanted(view, MOST_DOWNLOADED, DEFAULT_DOWNLOADED)
     if wanted.start == Start.TAIL:
         raise Refused("a tail has no end: choose another start to download", field="start")
-    search = wanted.search(view.context)
+    search = await wanted.begun(view.context)
     body = showing.as_json(search) if kind == "json" else showing.as_csv(search)
     return StreamingResponse(
         _counted(body),
