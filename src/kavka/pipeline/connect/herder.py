@@ -55,6 +55,8 @@ class Herder:
         self.statuses = statuses
         self._tasks: dict[str, Task] = {}
         self._outcomes: dict[str, Outcome] = {}
+        self._broken: dict[str, dict[str, str]] = {}
+        """Configurations of connectors whose class cannot be loaded here."""
         self._restarts: set[str] = set()
         self._wake = threading.Event()
         self._closing = False
@@ -147,7 +149,7 @@ class Herder:
         with self._lock:
             again = name in self._restarts
             self._restarts.discard(name)
-        if task is not None and task.given == config and not again:
+        if not again and config == (task.given if task is not None else self._broken.get(name)):
             return
         if task is not None and not self._stop(name):
             raise ConnectError(f"{name} has not stopped within {_STOP:.0f} s")
@@ -169,7 +171,9 @@ class Herder:
             cls = plugins.load(config.get("connector.class", ""))
         except Exception as error:
             self._put(name, connector=Status(FAILED_STATE, self.worker.id, told(error), self.generation))
+            self._broken[name] = dict(config)
             return
+        self._broken.pop(name, None)
         task = Task(self.worker, name, cls, config, self._ended, lambda topics: self.statuses.add_topics(name, topics))
         self._outcomes.pop(name, None)
         self._tasks[name] = task

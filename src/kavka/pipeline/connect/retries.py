@@ -21,6 +21,11 @@ class Stopped(ConnectError):
     """The task was told to stop while it waited."""
 
 
+def may_pass(error: BaseException) -> bool:
+    """Also what Spark has wrapped around an error that was raised in one of its tasks."""
+    return isinstance(error, RetriableError) or f"{RetriableError.__name__}:" in str(error)
+
+
 class Retries:
     def __init__(self, timeout_ms: int, most_ms: int, stop: threading.Event) -> None:
         self._timeout = timeout_ms / 1000
@@ -35,7 +40,9 @@ class Retries:
         while True:
             try:
                 return work()
-            except RetriableError as error:
+            except Exception as error:
+                if not may_pass(error):
+                    raise
                 attempt += 1
                 pause = min(_FIRST * 2 ** (attempt - 1), self._most)
                 if pause >= self._most > 0:

@@ -120,7 +120,9 @@ def _write_batch(
     observation = Observation() if _needs_look(rows) else None
     if observation is not None:
         rows = observed(rows, observation)
-    context.spark.sparkContext.setJobGroup(f"connect-{task.name}", f"connector {task.name}", interruptOnCancel=True)
+    spark, group = context.spark.sparkContext, f"connect-{task.name}"
+    spark.setJobGroup(group, f"connector {task.name}", interruptOnCancel=True)
+    task.cancel = lambda: spark.cancelJobGroup(group)
     written(context, flow.without_failures(rows), {**options, **(named or {})})
     if observation is not None:
         tell(task, context, observation.get)

@@ -7,9 +7,9 @@ same batch is run again, and for incremental sources the stored offsets, with th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
@@ -70,6 +70,8 @@ class Task:
         self.stopping = threading.Event()
         self.query: Any = None
         self.failure: BaseException | None = None
+        self.cancel: Callable[[], None] | None = None
+        """Ends the batch that is being written, where it is no query that does so."""
         self._on_end = on_end
         self.on_topics = on_topics
         self._thread = threading.Thread(target=self._run, name=f"connect-{name}", daemon=True)
@@ -80,10 +82,10 @@ class Task:
     def stop(self, timeout: float | None = None) -> bool:
         """Whether it has ended within that time."""
         self.stopping.set()
-        query = self.query
-        if query is not None:
+        for end in (None if self.query is None else self.query.stop, self.cancel):
             try:
-                query.stop()
+                if end is not None:
+                    end()
             except Exception as error:
                 log.debug("Stopping %s: %s", self.name, error)
         if threading.current_thread() is not self._thread:
@@ -159,7 +161,9 @@ class Task:
                     time.sleep(_WATCH / 4)
             last = -1
             while query.isActive:
-                query.awaitTermination(_WATCH) if _terminates(query) else time.sleep(_WATCH)
+                # A failure is told below.
+                with contextlib.suppress(Exception):
+                    query.awaitTermination(_WATCH)
                 last = _hear(query, last, heard)
             error = query.exception()
             _hear(query, last, heard)
@@ -175,10 +179,6 @@ class Task:
 
     def new_run(self) -> str:
         return uuid.uuid4().hex
-
-
-def _terminates(query: Any) -> bool:
-    return hasattr(query, "awaitTermination")
 
 
 def _hear(query: Any, last: int, heard: Callable[[Any], None]) -> int:

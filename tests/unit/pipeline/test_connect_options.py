@@ -1,0 +1,116 @@
+"""Options of connectors: parsed, and told as Kafka Connect's config/validate does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kavka.common.config import AtLeast, ConfigType
+from kavka.connect import ConfigErrors, Option, Sink, Source
+from kavka.pipeline.connect import plugins
+from kavka.pipeline.connect.options import config_infos, describe, parse, parsed
+from kavka.pipeline.connect.settings import check_connector, seconds
+
+TABLE = (
+    Option("file", doc="A file.", group="Common"),
+    Option("count", ConfigType.INT, 3, "How many.", validator=AtLeast(1), group="Common"),
+    Option("secret", ConfigType.PASSWORD, None, "A word."),
+)
+WORKER = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
+
+
+class Lines(Source):
+    options = (Option("topic"), Option("most", ConfigType.INT, 1))
+
+    @classmethod
+    def check(cls, config: Any, given: Any) -> dict[str, str]:
+        return {"most": "too many"} if (config["most"] or 0) > 10 else {}
+
+
+class Hole(Sink):
+    pass
+
+
+def test_values_are_parsed_and_errors_are_told_by_name_in_kafkas_words() -> None:
+    values, errors = parse(TABLE, {"count": "0"})
+    assert values == {"file": None, "count": None, "secret": None}
+    assert errors["file"] == ['Missing required configuration "file" which has no default value.']
+    assert errors["count"] == ["Invalid value 0 for configuration count: 0 is not allowed, it must be at least 1"]
+    with pytest.raises(ConfigErrors, match=r"contains the following 2 error\(s\)"):
+        parsed(TABLE, {"count": "x"})
+
+
+def test_an_answer_to_validate_has_definitions_values_and_errors() -> None:
+    given = {"file": "f", "count": "x", "secret": "s"}
+    answer = config_infos("Lines", TABLE, given, {**parse(TABLE, given)[1], "transforms.a.type": ["missing"]})
+    assert (answer["name"], answer["error_count"], answer["groups"]) == ("Lines", 2, ["Common"])
+    by_name = {one["value"]["name"]: one for one in answer["configs"]}
+    assert by_name["file"]["definition"]["order"] == 1
+    assert by_name["count"]["definition"]["order"] == 2
+    assert by_name["secret"]["definition"]["order"] == -1
+    assert by_name["secret"]["value"]["value"] == "[hidden]"
+    assert by_name["count"]["value"]["errors"][0].startswith("Invalid value x for configuration count: ")
+    assert by_name["transforms.a.type"]["definition"] is None
+
+
+def test_a_definition_says_what_kafkas_does() -> None:
+    (one, *_) = describe(TABLE)
+    assert one == {
+        "name": "file", "type": "STRING", "required": True, "default_value": None, "importance": "MEDIUM",
+        "documentation": "A file.", "group": "Common", "width": "NONE", "display_name": "file", "dependents": [],
+        "order": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given, name, message",
+    [
+        ({"topic": "t", "most": "11"}, "most", "too many"),
+        ({"topic": "t", "value.converter": "NoConverter"}, "value.converter", "Class NoConverter could not be found"),
+        ({"topic": "t", "value.converter": "JsonConverter", "value.converter.schemas.enable": "x"},
+         "value.converter.schemas.enable", "it must be true or false"),
+        ({"topic": "t", "transforms": "a"}, "transforms.a.type", "Missing required configuration"),
+        ({"topic": "t", "transforms": "a", "transforms.a.type": "InsertField"}, "transforms.a.type", "$Key or $Value"),
+        ({"topic": "t", "transforms": "a", "transforms.a.type": "InsertField$Value"}, "transforms.a.topic.field",
+         "No field insertion configured"),
+        ({"topic": "t", "transforms": "a,a", "transforms.a.type": "Filter"}, "transforms", "Duplicate alias"),
+        ({"topic": "t", "transforms": "a", "transforms.a.type": "Filter", "transforms.a.predicate": "p"},
+         "transforms.a.predicate", "no such predicate"),
+        ({"topic": "t", "exactly.once.support": "required"}, "exactly.once.support", "is required"),
+        ({"topic": "t", "trigger": "sometimes"}, "trigger", "processing-time, available-now"),
+        ({"topic": "t", "trigger.interval": "soon"}, "trigger.interval", "500ms"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_source_is_told_at_its_option(given: dict[str, str], name: str, message: str) -> None:
+    full = {"name": "n", "connector.class": "x.Lines", **given}
+    errors = check_connector(Lines, full, WORKER, exactly_once=False)[1]
+    assert list(errors) == [name]
+    assert message in errors[name][0]
+
+
+def test_a_sink_reads_topics_or_a_pattern_and_not_its_own_dead_letters() -> None:
+    def wrong(**given: str) -> dict[str, list[str]]:
+        full = {name.replace("_", "."): value for name, value in given.items()}
+        return check_connector(Hole, {"name": "n", "connector.class": "x.Hole", **full}, WORKER, False)[1]
+
+    assert wrong(topics="a") == {}
+    assert set(wrong()) == {"topics", "topics.regex"}
+    assert set(wrong(topics="a", topics_regex="b.*")) == {"topics", "topics.regex"}
+    assert set(wrong(topics_regex="(")) == {"topics.regex"}
+    assert "DLQ topic" in wrong(topics="a,b", errors_deadletterqueue_topic_name="b")["topics"][0]
+    assert set(wrong(topics="a", exactly_once="true")) == {"exactly.once"}
+
+
+def test_connectors_are_found_by_javas_names_short_names_and_ones_own() -> None:
+    java = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+    found = {plugins.load(name) for name in (java, "FileStreamSource", "FileStreamSourceConnector")}
+    assert len(found) == 1
+    assert plugins.load(f"{__name__}.Lines") is Lines or plugins.load(f"{__name__}.Lines").__name__ == "Lines"
+    for name in ("NoSuch", "no.Such", "json.dumps", "kavka.connect.Option", ""):
+        with pytest.raises(ConfigErrors):
+            plugins.load(name)
+
+
+def test_times_have_units() -> None:
+    assert [seconds(text) for text in ("500ms", "10s", "2m", "1h", "250")] == [0.5, 10, 120, 3600, 0.25]
