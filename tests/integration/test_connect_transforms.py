@@ -60,6 +60,8 @@ def test_records_come_out_as_they_do_of_apaches_transformations(spark: Any) -> N
     from kavka.pipeline.connect.flow import Flow
     from kavka.pipeline.connect.transforms.chain import compiled
 
+    # As a worker's session has it.
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     config = {"errors.tolerance": "all"}
     flows = {}
     for schemas in (True, False):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping

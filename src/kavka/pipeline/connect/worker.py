@@ -47,7 +47,7 @@ class Sessions:
             base = self._base
         # Spark finds `format("kavka")` through the session that is active in the thread that asks, and a new thread
         # has none.
-        _activate(base)
+        activate(base)
         return base
 
     def _start(self) -> SparkSession:
@@ -80,7 +80,8 @@ class Sessions:
                 self._base = None
 
 
-def _activate(session: SparkSession) -> None:
+def activate(session: SparkSession) -> None:
+    """Make it the session of this thread."""
     jvm: Any = session.sparkContext._jvm
     type(session)._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 

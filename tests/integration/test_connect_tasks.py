@@ -1,0 +1,291 @@
+"""Tasks of Connect on Spark: sources and sinks of one's own, converters, records that fail, retries."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka import Admin, Consumer, NewTopic, Producer
+from kavka.common.types import TopicPartition
+from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
+from kavka.pipeline.connect.stores import FileTable, OffsetStore
+from kavka.pipeline.connect.tasks import Outcome, Task, Worker
+from kavka.pipeline.connect.worker import activate
+from tests.support.targets import Target
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+PATIENCE = 240.0
+AVRO = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "id", "type": ["null", "long"]}, {"name": "name", "type": ["null", "string"]}],
+}
+
+
+class Rows(Source):
+    """A stream of files with JSON in them, so that there is an end to it."""
+
+    options = (Option("topic"), Option("folder"))
+
+    def read(self, context: Context) -> Any:
+        shape = "key string, value struct<id: bigint, name: string>, timestamp timestamp"
+        return context.spark.readStream.schema(shape).json(context["folder"])
+
+
+class Once(Source):
+    """A batch, whose records say where they go."""
+
+    def read(self, context: Context) -> Any:
+        return context.spark.sql(
+            "SELECT concat('{0}-', id % 2) AS topic, 0 AS partition, CAST(id AS INT) AS value, 'k' AS key, "
+            "array(named_struct('key', 'n', 'value', CAST(CAST(id AS STRING) AS BINARY))) AS headers, "
+            "timestamp_millis(1000 + id) AS timestamp FROM range(4)".replace("{0}", context.given["prefix"])
+        )
+
+
+class Counting(IncrementalSource):
+    """Numbers up to `until`, three at a time."""
+
+    options = (Option("topic"), Option("until"))
+    partition_field = "counter"
+
+    def next(self, context: Context, start: Offsets) -> Offsets | None:
+        at = start.get("one", {"at": 0})["at"]
+        end = min(at + 3, int(context["until"]))
+        return {"one": {"at": end}} if end > at else None
+
+    def read_range(self, context: Context, start: Offsets, end: Offsets) -> Any:
+        first = start.get("one", {"at": 0})["at"]
+        if self.fail_at is not None and first >= self.fail_at:
+            raise ConnectError("it is over")
+        return context.spark.range(first, end["one"]["at"]).selectExpr("CAST(id AS STRING) AS value")
+
+    fail_at: int | None = None
+
+
+class Kept(Sink):
+    """Keeps what it is given, for the test to see; fails as often as it is told to."""
+
+    rows: list[Any] = []
+    types: set[str] = set()
+    failures: list[Exception] = []
+    exactly_once = True
+
+    def write(self, context: Context, records: Any, batch_id: int) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        found = records.orderBy("offset").collect()
+        self.types.add(records.schema["value"].dataType.simpleString())
+        self.rows.extend(found)
+
+
+@pytest.fixture
+def kept() -> Iterator[type[Kept]]:
+    Kept.rows, Kept.types, Kept.failures = [], set(), []
+    yield Kept
+
+
+@pytest.fixture
+def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs a connector until its task ends: everything here is `trigger=available-now`."""
+
+    def session() -> Any:
+        activate(spark)
+        return spark
+
+    def one(cls: Any, name: str, **settings: str) -> Outcome:
+        ended = threading.Event()
+        outcomes: list[Outcome] = []
+
+        def on_end(task: Task, outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            ended.set()
+
+        properties = {
+            "bootstrap.servers": target.bootstrap_servers,
+            "key.converter": "StringConverter",
+            "value.converter": "StringConverter",
+        }
+        offsets = OffsetStore(FileTable(tmp_path / "offsets"))
+        exactly_once = settings.pop("worker_exactly_once", "") == "true"
+        worker = Worker("w:1", properties, session, str(tmp_path / "points"), offsets, exactly_once)
+        given = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
+        given |= {key.replace("_", "."): value for key, value in settings.items()}
+        task = Task(worker, name, cls, given, on_end)
+        task.start()
+        assert ended.wait(PATIENCE), f"{name} has not ended"
+        return outcomes[0]
+
+    return one
+
+
+@pytest.fixture
+def admin(target: Target) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        yield admin
+
+
+def read(target: Target, topic: str) -> list[Any]:
+    settings = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    with Consumer(settings, bootstrap_servers=target.bootstrap_servers) as consumer:
+        partitions = [TopicPartition(topic, one.partition) for one in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found += consumer.poll(0.2)
+        return found
+
+
+def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_sink(
+    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    """Values with schemas in each record, keys made of the value, poison left out."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    rows = [{"key": f"k{n}", "value": {"id": n, "name": f"n{n}" if n else "7"}, "timestamp": "2024-01-02T03:04:05Z"}
+            for n in range(3)]  # fmt: skip
+    (folder / "a.json").write_text("\n".join(map(json.dumps, rows)))
+    json_converter = {"value_converter": "JsonConverter", "key_converter": "IntegerConverter"}
+    more = {
+        "transforms": "key,id,cast,at",
+        "transforms_key_type": "ValueToKey",
+        "transforms_key_fields": "id",
+        "transforms_id_type": "ExtractField$Key",
+        "transforms_id_field": "id",
+        "transforms_cast_type": "Cast$Value",
+        "transforms_cast_spec": "name:string",
+        "transforms_at_type": "InsertField$Value",
+        "transforms_at_timestamp_field": "at",
+    }
+    made = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
+    outcome = run(Rows, "rows", topic=topic, folder=str(folder), worker_exactly_once="true", **json_converter, **more,
+                  **made)  # fmt: skip
+    assert outcome.kind == "done", outcome.trace
+    found = read(target, topic)
+    assert sorted(bytes(one.key) for one in found) == [n.to_bytes(4, "big") for n in range(3)]
+    first = json.loads(next(one.value for one in found if one.key == bytes(4)))
+    assert first["payload"] == {"id": 0, "name": "7", "at": 1704164645000}
+    assert [one["type"] for one in first["schema"]["fields"]] == ["int64", "string", "int64"]
+    assert first["schema"]["fields"][2]["name"] == "org.apache.kafka.connect.data.Timestamp"
+    assert {one.timestamp for one in found} == {1704164645000}
+
+    outcome = run(kept, "back", topics=topic, exactly_once="true", **json_converter)
+    assert outcome.kind == "done", outcome.trace
+    assert kept.types == {"struct<id:bigint,name:string,at:timestamp>"}
+    assert sorted((row.key, row.value.id, row.value.name) for row in kept.rows) == [(0, 0, "7"), (1, 1, "n1"),
+                                                                                    (2, 2, "n2")]  # fmt: skip
+    assert {row.topic for row in kept.rows} == {topic}
+    group = admin.list_consumer_group_offsets("connect-back")
+    assert group[TopicPartition(topic, 0)] is not None
+
+
+def test_a_source_leaves_out_what_fails_or_fails(
+    run: Callable[..., Outcome], target: Target, topic: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    rows = [{"key": "a", "value": {"id": 1, "name": "12"}}, {"key": "b", "value": {"id": 2, "name": "no number"}}]
+    (folder / "a.json").write_text("\n".join(map(json.dumps, rows)))
+    cast = {"transforms": "c", "transforms_c_type": "Cast$Value", "transforms_c_spec": "name:int32"}
+    made = {"topic_creation_default_partitions": "1", "topic_creation_default_replication_factor": "1"}
+    common = {"topic": topic, "folder": str(folder), **cast, **made}
+    failed = run(Rows, "strict", **common)
+    assert failed.kind == "failed"
+    assert "TRANSFORMATION" in (failed.trace or "").splitlines()[0]
+    assert "Value (no number) was out of range" in (failed.trace or "").splitlines()[0]
+    assert read(target, topic) == []
+    assert run(Rows, "tolerant", errors_tolerance="all", errors_log_enable="true", **common).kind == "done"
+    assert [bytes(one.value) for one in read(target, topic)] == [b"Struct{id=1,name=12}"]
+
+
+def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
+    run: Callable[..., Outcome], target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(f"{topic}-{n}", 1) for n in range(2)])
+    outcome = run(Once, "once", prefix=topic, value_converter="LongConverter")
+    assert outcome.kind == "done", outcome.trace
+    (one, two) = sorted(read(target, f"{topic}-1"), key=lambda record: record.timestamp)
+    assert (bytes(one.key), bytes(one.value), one.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
+    assert [(name, bytes(value)) for name, value in two.headers] == [("n", b"3")]
+
+
+def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again_once(
+    run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    settings = {"topic": topic, "worker_exactly_once": "true"}
+    Counting.fail_at = 6
+    try:
+        outcome = run(Counting, "count", until="10", **settings)
+        assert outcome.kind == "failed"
+        assert "it is over" in (outcome.trace or "")
+    finally:
+        Counting.fail_at = None
+    store = OffsetStore(FileTable(tmp_path / "offsets"))
+    assert store.entries("count") == [({"counter": "one"}, {"at": 6})]
+    plan = store.plan("count")
+    assert plan is not None and not plan.done and (plan.start, plan.end) == ({"one": {"at": 6}}, {"one": {"at": 9}})
+    assert run(Counting, "count", until="10", **settings).kind == "done"
+    # As if the worker had been killed between the batch and its offsets.
+    plan = OffsetStore(FileTable(tmp_path / "offsets")).plan("count")
+    assert plan is not None and plan.done
+    store = OffsetStore(FileTable(tmp_path / "offsets"))
+    store.put("count", "counter", {"one": {"at": 10}}, plan.start)
+    store.put_plan("count", plan.number, plan.start, plan.end, done=False)
+    assert run(Counting, "count", until="11", **settings).kind == "done"
+    assert [bytes(one.value).decode() for one in read(target, topic)] == [str(number) for number in range(11)]
+
+
+def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the_cause(
+    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        producer.send(topic, value="x")
+    kept.failures = [RetriableError("the database is away")] * 2
+    patient = {"errors_retry_timeout": "600000", "errors_retry_delay_max_ms": "10"}
+    assert run(kept, "patient", topics=topic, **patient).kind == "done"
+    assert [row.value for row in kept.rows] == ["x"]
+    kept.failures = [RetriableError("the database is away")]
+    outcome = run(kept, "impatient", topics=topic)
+    assert (outcome.kind, "the database is away" in (outcome.trace or "")) == ("failed", True)
+    # What was not written is written by the next start.
+    kept.rows.clear()
+    assert run(kept, "impatient", topics=topic).kind == "done"
+    assert [row.value for row in kept.rows] == ["x"]
+
+
+def test_avro_and_json_without_schemas_become_columns(
+    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+) -> None:
+    import io
+
+    from fastavro import schemaless_writer
+
+    admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-json", 1)])
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for prefix in (b"\0\0\0\0\x07", b""):
+            out = io.BytesIO()
+            out.write(prefix)
+            schemaless_writer(out, AVRO, {"id": 5, "name": "five"})
+            producer.send(topic, value=out.getvalue())
+        for value in ('{"id": 1, "tags": ["a"]}', '{"id": 2.5, "more": {"x": true}}', None):
+            producer.send(f"{topic}-json", value=value)
+    avro = {"value_converter": "io.confluent.connect.avro.AvroConverter", "value_converter_schema": json.dumps(AVRO)}
+    outcome = run(kept, "avro", topics=topic, value_converter_wire_format="confluent", errors_tolerance="all", **avro)
+    assert outcome.kind == "done", outcome.trace
+    assert [(row.value.id, row.value.name) for row in kept.rows] == [(5, "five")]
+    kept.rows.clear()
+    plain = {"value_converter": "JsonConverter", "value_converter_schemas_enable": "false"}
+    outcome = run(kept, "json", topics=f"{topic}-json", **plain)
+    assert outcome.kind == "done", outcome.trace
+    one, two, three = kept.rows
+    assert (one.value.id, one.value.tags, one.value.more) == (1.0, ["a"], None)
+    assert (two.value.id, two.value.more.x, three.value) == (2.5, True, None)
