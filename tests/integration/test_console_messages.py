@@ -126,6 +126,28 @@ def test_a_topic_or_message_that_is_not_there(console: ConsoleProcess, many: str
     assert (answer.status, answer.json()["field"]) == (404, "topic")
 
 
+def test_messages_of_any_size_do_not_fill_the_memory(console: ConsoleProcess, broker: KavkaProcess) -> None:
+    """200 messages of 900 KB: every page of them, backwards, and the console stays small."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("large", 2, 1)])
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(200):
+            producer.send("large", b"%d " % number + b"x" * 900_000, partition=number % 2)
+        producer.flush()
+    before = console.process.rss_bytes()
+    texts, cursor = [], ""
+    while True:
+        page = found(console, topic="large", limit=150, cursor=cursor)
+        texts += [int(message["value"]["text"].split()[0]) for message in page["messages"]]
+        assert all(message["value"]["cut"] for message in page["messages"])
+        cursor = page["cursor"]
+        if page["done"]:
+            break
+    assert sorted(texts) == list(range(200))
+    grown = console.process.rss_bytes() - before
+    assert grown < 90 << 20, f"{grown >> 20} MB more"
+
+
 def test_avro_is_produced_and_found_by_its_fields(console: ConsoleProcess, broker: KavkaProcess) -> None:
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.create_topics([NewTopic("users", 1, 1)])

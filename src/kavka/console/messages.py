@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ FLUSH_S = 0.1
 PROGRESS_S = 0.25
 ROUND_S = 0.2
 """How long one round of a search backwards should take; hits are told at the end of a round."""
+ROUND_BYTES = 16 * 1024 * 1024
+"""Of hits that are held in a round."""
 STALL_S = 15.0
 """With nothing from any partition for this long, a search says so and ends."""
 MOST_TAILED = 500
@@ -210,7 +213,7 @@ class Search:
         while open_ones and left:
             began = time.monotonic()
             floor = {tp: max(first[tp], below[tp] - width) for tp in open_ones}
-            hits: dict[TopicPartition, list[Message]] = {}
+            hits = _Newest(left)
             for some in _groups(open_ones):
                 reading = self._read(consumer, {tp: (floor[tp], below[tp]) for tp in some})
                 async with aclosing(reading):
@@ -218,26 +221,24 @@ class Search:
                         if isinstance(records, str):
                             yield records
                             continue
-                        found = [m for record in records if (m := query.filter.match(record)) is not None]
-                        if found:
-                            # Only the newest of a partition can be shown.
-                            hits[tp] = (hits.get(tp, []) + found)[-left:]
+                        hits.add(tp, [m for record in records if (m := query.filter.match(record)) is not None])
                         # Lets what is asked for meanwhile be answered, and a reader that is gone be noticed.
                         yield []
+            shown = hits.take()
             if self._stalled:
-                yield _newest(hits, left)
+                yield shown
                 return
-            shown = _newest(hits, left)
             for tp in open_ones:
                 mine = [m.record.offset for m in shown if m.record.partition == tp.partition]
-                kept = len(mine) == len(hits.get(tp, ()))
-                below[tp] = floor[tp] if kept and len(mine) < left else min(mine, default=below[tp])
+                below[tp] = floor[tp] if len(mine) == hits.seen[tp] else min(mine, default=below[tp])
             left -= len(shown)
             progress.cursor = _cursor(below)
             yield shown
             open_ones = [tp for tp in partitions if below[tp] > first[tp]]
             took = time.monotonic() - began
-            if took < ROUND_S / 2:
+            if hits.full:
+                width = max(width // 2, 1)
+            elif took < ROUND_S / 2:
                 width = min(width * 2, 1_000_000)
             elif took > ROUND_S:
                 width = max(width // 2, query.limit, 100)
@@ -382,12 +383,38 @@ def _by_time(messages: list[Message]) -> list[Message]:
     return sorted(messages, key=lambda m: m.record.timestamp)
 
 
-def _newest(hits: Mapping[TopicPartition, list[Message]], limit: int) -> list[Message]:
-    """The newest of all partitions, newest first. Within a partition the order is that of the offsets."""
-    merged = heapq.merge(
-        *(reversed(found) for found in hits.values()), key=lambda m: (-m.record.timestamp, m.record.partition)
-    )
-    return [message for message, _ in zip(merged, range(limit), strict=False)]
+class _Newest:
+    """The newest hits of one round, at most so many and of at most `ROUND_BYTES`; `seen` counts all, by partition."""
+
+    def __init__(self, limit: int) -> None:
+        self.seen: Counter[TopicPartition] = Counter()
+        self.full = False
+        """Whether some were let go of since they were too large to be held."""
+        self._limit = limit
+        self._held: dict[TopicPartition, deque[Message]] = {}
+        self._bytes = 0
+
+    def add(self, tp: TopicPartition, found: list[Message]) -> None:
+        """In the order of offsets."""
+        self.seen[tp] += len(found)
+        for message in found:
+            held = self._held.setdefault(tp, deque())
+            held.append(message)
+            self._bytes += message.size
+            if len(held) > self._limit:
+                self._bytes -= held.popleft().size
+            while self._bytes > ROUND_BYTES and sum(map(len, self._held.values())) > 1:
+                self.full = True
+                oldest = min((h for h in self._held.values() if h), key=lambda h: h[0].record.timestamp)
+                self._bytes -= oldest.popleft().size
+
+    def take(self) -> list[Message]:
+        """Of all partitions, newest first. Within a partition the order is that of the offsets."""
+        merged = heapq.merge(
+            *(reversed(held) for held in self._held.values()),
+            key=lambda m: (-m.record.timestamp, m.record.partition),
+        )
+        return [message for message, _ in zip(merged, range(self._limit), strict=False)]
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> str:

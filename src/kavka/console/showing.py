@@ -19,6 +19,8 @@ from kavka.console.messages import Search
 
 ROW_TEXT = 400
 """Characters of a key or value in a row of a page."""
+LIST_TEXT = 10_000
+"""The same in a list of the API."""
 MOST_TEXT = 200_000
 """Characters of a key or value on the page of one message."""
 

@@ -210,7 +210,7 @@ async def find_messages(
     async with _Running(), aclosing(search.events()) as events:
         async for found in events:
             if found.kind == "hits":
-                rows += [showing.row(message, showing.MOST_TEXT) for message in found.data]
+                rows += [showing.row(message, showing.LIST_TEXT) for message in found.data]
             elif found.kind == "notice":
                 notices.append(found.data)
             elif found.kind == "progress" and time.monotonic() > until:
