@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import pytest
 from kavka.console.auth import Role, UsersFile
 from tests.support.console import ConsoleClient, ConsoleProcess, of_default
 from tests.support.kavka_process import KavkaProcess
+from tests.support.missing import need_command
 from tests.support.processes import ManagedProcess, free_port, wait_until
 
 PATIENCE_S = 60.0
@@ -317,6 +320,54 @@ def test_a_taken_port_of_the_console_is_a_line_and_the_broker_runs(tmp_path, con
         assert run_tool("topics", "--bootstrap-server", f"localhost:{port}", "--list").returncode == 0
     finally:
         assert broker.stop() == 0
+
+
+def test_it_serves_https_with_a_certificate(tmp_path, broker):
+    need_command("openssl", "openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    half = run_tool("console", "--bootstrap-server", broker.bootstrap_servers, "--port", "0", *options[:2])
+    assert half.returncode == 1 and "belong together" in half.stderr
+    with ConsoleProcess(tmp_path / "console", broker.bootstrap_servers, *options) as console:
+        trust = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection("localhost", console.port, timeout=PATIENCE_S, context=trust)
+        connection.request("GET", "/c/default/overview", headers={"Accept": "text/html"})
+        answer = connection.getresponse()
+        assert answer.status == 200 and "Secure" in answer.headers["Set-Cookie"]
+        connection.close()
+
+
+def test_several_clusters_are_told_apart(tmp_path, broker):
+    file = tmp_path / "clusters"
+    file.write_text(
+        f"[shop]\nbootstrap.servers={broker.bootstrap_servers}\n[away]\nbootstrap.servers=localhost:{free_port()}\n"
+    )
+    with ConsoleProcess(tmp_path / "console", "", "--config", str(file)) as console:
+        page = console.get("/c/shop/overview", Accept="text/html")
+        assert page.status == 200 and 'href="/c/away/overview"' in page.text
+        assert console.get("/c/away/overview", Accept="text/html").status == 503
+        created = console.post("/api/clusters/shop/topics/create", {"name": "of-the-shop"})
+        assert created.json()["location"] == "/c/shop/topics/of-the-shop"
+        lines = console.get("/api/clusters/shop/audit").json()
+        assert [line["action"] for line in lines] == ["create_topic"]
+        assert console.get("/api/clusters/away/audit").json() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_without_a_word_though_somebody_looks(tmp_path, broker, number):
+    with ConsoleProcess(tmp_path, broker.bootstrap_servers) as console:
+        stream = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
+        stream.request("GET", "/c/default/events")
+        assert stream.getresponse().read(5)
+        console.process.signal(number)
+        wait_until(lambda: not console.process.running(), timeout=PATIENCE_S, what="it ends")
+        assert "Traceback" not in console.log.read_text()
+        stream.close()
 
 
 # --- docs/console.md

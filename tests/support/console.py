@@ -18,7 +18,7 @@ from tests.support.processes import ManagedProcess, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-READY = re.compile(r"The console is at (http://\S+)")
+READY = re.compile(r"The console is at (https?://\S+)")
 PATIENCE_S = 60.0
 
 
@@ -95,7 +95,7 @@ class ConsoleProcess(ConsoleClient):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.log = folder / "console.log"
-        self.options = ["--bootstrap-server", servers, "--data", str(folder / "data"), *options]
+        self.options = [*(["--bootstrap-server", servers] if servers else []), "--data", str(folder / "data"), *options]
         self.env = env
         self.start()
 

@@ -162,20 +162,24 @@ class Alerts:
 
     async def _raise(self, key: Key, text: str, now: float) -> None:
         row = (self.cluster.name, key[0], key[1], text, now)
-        number = await self.cluster.store.run(
-            lambda db: (
-                db.execute(
-                    "INSERT INTO event (cluster, rule, subject, text, began) VALUES (?, ?, ?, ?, ?)", row
-                ).lastrowid
-            )
-        )
+        insert = "INSERT INTO event (cluster, rule, subject, text, began) VALUES (?, ?, ?, ?, ?)"
+        number: int | None = 0
+        try:
+            number = await self.cluster.store.run(lambda db: db.execute(insert, row).lastrowid)
+        except sqlite3.Error as error:
+            # A full disk may be what the alert is about.
+            log.error("an alert could not be written down (%s): %s", error, text)
         self._raised[key] = Event(number or 0, key[0], key[1], text, now, None)
         self._tell(self.rules[key[0]], "raised", key[1], text, now)
 
     async def _end(self, key: Key, event: Event, now: float) -> None:
-        await self.cluster.store.run(
-            lambda db: db.execute("UPDATE event SET ended = ?, text = ? WHERE id = ?", (now, event.text, event.id))
-        )
+        row = (now, event.text, event.id)
+        try:
+            await self.cluster.store.run(
+                lambda db: db.execute("UPDATE event SET ended = ?, text = ? WHERE id = ?", row)
+            )
+        except sqlite3.Error as error:
+            log.error("the end of an alert could not be written down (%s): %s", error, event.text)
         del self._raised[key]
         rule = self.rules.get(key[0])
         if rule is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
@@ -289,7 +290,12 @@ class Web:
         self, user: str, address: str, cluster: str, action: str, arguments: dict[str, Any], outcome: str
     ) -> None:
         audit_log.info("%s at %s, cluster %s: %s %s: %s", user, address, cluster, action, arguments, outcome)
-        await self.console.store.audit(AuditLine(time.time(), user[:64], address, cluster, action, arguments, outcome))
+        line = AuditLine(time.time(), user[:64], address, cluster, action, arguments, outcome)
+        try:
+            await self.console.store.audit(line)
+        except sqlite3.Error as error:
+            # What was done is done: it stays on record here, and the answer is about the change.
+            log.error("the audit log could not be written (%s): %s", error, line)
 
     def _go_on(self, request: Request, context: Context, done: Done) -> Response:
         """Without script: the page after a form."""
@@ -338,7 +344,7 @@ class Web:
         if not _wants_page(request):
             return JsonAnswer({"error": line, "field": field}, status)
         if status == 401:
-            return RedirectResponse(f"/login?next={request.url.path}", 303)
+            return RedirectResponse(f"/login?next={quote(request.url.path, safe='/')}", 303)
         user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or NOBODY
         cluster = self.console.clusters.get(request.path_params.get("cluster", ""))
         view = self._view(request, Context(self.console, user, "", cluster if user is not NOBODY else None))
@@ -380,4 +386,5 @@ def _first(form: Mapping[str, Any], name: str) -> str:
 
 def _local(path: str) -> str:
     """An address of ours; anything else is the first page."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\n" not in path else "/"
+    plain = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
+    return path if plain and " " not in path else "/"

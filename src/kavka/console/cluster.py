@@ -12,6 +12,7 @@ from itertools import zip_longest
 
 from kavka.client.admin.aio import Admin
 from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
 from kavka.console.errors import Refused, reason
 from kavka.console.probe import take_groups, take_sample
 from kavka.console.settings import ClusterSettings
@@ -85,6 +86,8 @@ class ClusterHandle:
         self._sampling: asyncio.Task[None] | None = None
         self._grouping: asyncio.Task[None] | None = None
         self._out = (0.0, 0.0)
+        self._ends: dict[TopicPartition, int] = {}
+        """The last offsets, also of partitions that nobody leads now."""
         self._stale = self._groups_stale = False
         self.groups_took = 0.0
         self._seen: set[int] | None = None
@@ -116,7 +119,7 @@ class ClusterHandle:
             await self.refresh()
         elif self.sample is None:
             await self._wait_for(self._begin_sample(), SHORT_WAIT_S if self.error else None)
-        elif time.time() - self.sample.at > max(FRESH_S, self.sample.took * FRESH_FACTOR):
+        elif time.time() - self.sample.at > max(FRESH_S, self.sample.weight * FRESH_FACTOR):
             await self._wait_for(self._begin_sample(), SHORT_WAIT_S)
         sample = self.sample
         if sample is None:
@@ -196,6 +199,7 @@ class ClusterHandle:
         else:
             self.error = ""
             before, self.sample = self.sample, await self._with_memory(found)
+            self._ends = {tp: end for tp, end in self._ends.items() if tp.topic in found.topics} | found.ends
             if before is not None:
                 self._note_rates(before, self.sample)
         for listener in list(self._listeners):
@@ -225,14 +229,19 @@ class ClusterHandle:
         self._groups_stale = False
         began = time.monotonic()
         try:
-            groups, problems = await take_groups(self.admin, sample)
+            groups, problems = await take_groups(self.admin, sample, self._ends)
         except Exception:
             log.exception("the groups of cluster %s could not be sampled", self.name)
             return
-        self.groups_took = time.monotonic() - began
+        self.groups_took = 0.0 if problems else time.monotonic() - began
         before, at = self.sample, time.time()
         if before is None:
             return
+        if problems:
+            # Of those whose coordinator could not be asked, what was known is better than nothing: alerts hang on it.
+            for name, old in before.groups.items():
+                if name not in groups or groups[name].offsets is None:
+                    groups[name] = old
         self._note_out(before, groups, at)
         known = [p for p in before.problems if "group" not in p]
         self.sample = replace(before, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*known, *problems])))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -14,6 +16,8 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.jsons import plain
 
 KEEP_ALIVE_S = 5.0
+LONGEST_S = 600.0
+"""A browser begins a stream that ended again, and is asked then who it is."""
 
 
 def event(name: str, data: Any) -> str:
@@ -33,8 +37,20 @@ class EventStream(StreamingResponse):
         )
 
 
+_open: set[asyncio.Event] = set()
+"""One for each stream that goes on: set, it ends."""
+
+
+def end_streams() -> None:
+    """When the console stops: they have no end of their own."""
+    for ending in _open:
+        ending.set()
+
+
 async def _with_comments(events: AsyncIterator[str]) -> AsyncIterator[str]:
     queue: asyncio.Queue[str | None] = asyncio.Queue(64)
+    ending = asyncio.Event()
+    _open.add(ending)
 
     async def pump() -> None:
         try:
@@ -42,9 +58,16 @@ async def _with_comments(events: AsyncIterator[str]) -> AsyncIterator[str]:
                 async for text in source:
                     await queue.put(text)
         finally:
-            await queue.put(None)
+            # A reader who is slow finds the queue full: it has more to read first, and looks at the task then.
+            with contextlib.suppress(asyncio.QueueFull):
+                queue.put_nowait(None)
+
+    async def end() -> None:
+        await ending.wait()
+        task.cancel()
 
     task = asyncio.create_task(pump())
+    watcher = asyncio.create_task(end())
     try:
         yield ": the console\n\n"
         while True:
@@ -52,12 +75,16 @@ async def _with_comments(events: AsyncIterator[str]) -> AsyncIterator[str]:
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     text = await queue.get()
             except TimeoutError:
+                if task.done() and queue.empty():
+                    return
                 yield ":\n\n"
                 continue
             if text is None:
                 return
             yield text
     finally:
+        _open.discard(ending)
+        watcher.cancel()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -66,8 +93,9 @@ async def samples(cluster: ClusterHandle) -> AsyncIterator[str]:
     """An event for every sample of the cluster, while somebody listens."""
     new = asyncio.Event()
     stop = cluster.on_sample(new.set)
+    end = time.monotonic() + LONGEST_S
     try:
-        while True:
+        while time.monotonic() < end:
             cluster.look()
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):

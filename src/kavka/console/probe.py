@@ -28,7 +28,7 @@ from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from kavka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
-PATIENCE_S = 5.0
+FIRST_PATIENCE_S, PATIENCE_S = 3.0, 5.0
 LATEST, EARLIEST = -1, -2
 # Versions after this name topics by id.
 LAST_FETCH_BY_NAME = 9
@@ -71,10 +71,26 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 async def _metadata(admin: Admin) -> MetadataResponse:
-    connection = await admin.cluster.any_connection(timeout=PATIENCE_S)
+    """From whoever answers: a broker that hangs must not hide the others."""
+    first: Exception | None = None
+    for node in [None, *(node for node in admin.cluster.nodes if node >= 0)]:
+        try:
+            return await _metadata_of(admin, node, FIRST_PATIENCE_S)
+        except (KafkaError, TimeoutError) as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+async def _metadata_of(admin: Admin, node: int | None, patience: float) -> MetadataResponse:
+    cluster = admin.cluster
+    if node is None:
+        connection = await cluster.any_connection(timeout=patience)
+    else:
+        connection = await cluster.connection(node, timeout=patience)
     version = connection.version_of(MetadataRequest.API_KEY)
     request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=version < 4)
-    response: MetadataResponse = await connection.send(request, timeout=PATIENCE_S, version=version)
+    response: MetadataResponse = await connection.send(request, timeout=patience, version=version)
     for broker in response.brokers:
         admin.cluster.add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
     return response
@@ -175,8 +191,10 @@ async def _log_dirs(
 # --- groups
 
 
-async def take_groups(admin: Admin, sample: Sample) -> tuple[dict[str, Group], list[str]]:
-    """All groups with what they have committed, and how far that is behind the ends of `sample`."""
+async def take_groups(
+    admin: Admin, sample: Sample, ends: Mapping[TopicPartition, int]
+) -> tuple[dict[str, Group], list[str]]:
+    """All groups with what they have committed, and how far that is behind `ends`."""
     problems: list[str] = []
     listed: dict[str, Any] = {}
     await asyncio.gather(*(_list_groups(admin, broker, listed, problems) for broker in sample.nodes))
@@ -188,7 +206,6 @@ async def take_groups(admin: Admin, sample: Sample) -> tuple[dict[str, Group], l
     await asyncio.gather(
         *(_committed(admin, broker, groups, offsets, problems) for broker, groups in by_coordinator.items())
     )
-    ends = sample.ends
     found = {}
     for name, entry in sorted(listed.items()):
         committed = offsets.get(name)

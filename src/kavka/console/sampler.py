@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -60,14 +61,20 @@ class Sampler:
             every = max(every, min(cluster.groups_took * REST_FACTOR, LONGEST_REST_S))
             if time.time() - sample.groups_at >= every - STEP_S:
                 await cluster.refresh_groups()
-            await self._keep(cluster)
+            try:
+                await self._keep(cluster)
+            except sqlite3.Error as error:
+                log.error("history could not be written: %s", error)
         for work in self.afterwards:
-            await work(cluster)
+            try:
+                await work(cluster)
+            except Exception:
+                log.exception("cluster %s: what follows a sample failed", cluster.name)
 
     async def _rest(self, cluster: ClusterHandle) -> None:
         """Until the next sample is due: somebody who begins to look makes it so."""
         began = time.monotonic()
-        took = cluster.sample.took if cluster.sample is not None else 0.0
+        took = cluster.sample.weight if cluster.sample is not None else 0.0
         while True:
             await asyncio.sleep(STEP_S)
             base = WATCHED_S if watched(cluster) else UNWATCHED_S

@@ -12,14 +12,30 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 
 import uvicorn
 
 from kavka.console.app import create_app
+from kavka.console.live import end_streams
 from kavka.console.settings import ConsoleSettings, SettingsError
 
-# Streams of events have no end of their own.
-LAST_ANSWERS_S = 1
+LAST_ANSWERS_S = 3
+
+
+class Server(uvicorn.Server):
+    """Ends the streams of events as soon as it is asked to stop, so that nobody has to be cut off."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(end_streams)
 
 
 def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
@@ -43,7 +59,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             ssl_keyfile=settings.tls_key,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        server = uvicorn.Server(config)
+        server = Server(config)
         if stop_on_eof:
             threading.Thread(target=_stop_on_eof, daemon=True, name="console-parent-watch").start()
         announce(address(settings, listener))

@@ -142,6 +142,11 @@ class Sample:
     seen_brokers: frozenset[int] = frozenset()
     """All that were ever seen, until somebody says that they are gone for good."""
 
+    @property
+    def weight(self) -> float:
+        """Seconds that it took, as far as they tell how large the cluster is: waiting for a broker does not."""
+        return 0.0 if self.problems else self.took
+
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(p for topic in self.topics.values() for p in topic.partitions)

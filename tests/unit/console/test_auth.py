@@ -8,6 +8,7 @@ import stat
 import pytest
 
 from kavka.console import auth as auth_module
+from kavka.console.app import _local
 from kavka.console.auth import Auth, Role, TooSoon, User, UsersError, UsersFile, hashed, verified
 from kavka.console.guard import Guard, host_name
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
@@ -90,7 +91,17 @@ def test_the_token_of_forms_belongs_to_one_session(users):
     assert auth.csrf_fits("a", auth.csrf_of("a"))
     assert not auth.csrf_fits("a", auth.csrf_of("b"))
     assert not auth.csrf_fits("a", "") and not auth.csrf_fits("", auth.csrf_of("")) and not auth.csrf_fits("a", "é")
-    assert Auth(users).csrf_of("a") != auth.csrf_of("a")
+    assert not Auth(users).csrf_fits("a", auth.csrf_of("a"))
+    assert auth.csrf_of("a") != auth.csrf_of("a"), "what is always the same could be guessed by compression"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "evil", "", "/a\nb", "/a b"],
+)
+def test_only_addresses_of_our_own_are_gone_to(path):
+    assert _local(path) == "/"
+    assert _local("/c/default/topics?x=1") == "/c/default/topics?x=1"
 
 
 def guard(**settings: object) -> Guard:
