@@ -45,6 +45,11 @@ def summary(cls: Any) -> str:
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
+def more(cls: Any) -> list[str]:
+    """The other paragraphs."""
+    return [" ".join(one.split()) for one in (cls.__doc__ or "").strip().split("\n\n")[1:]]
+
+
 def connectors() -> Iterable[str]:
     for plugin, cls in plugins.load_all():
         yield f"### {plugin.name}"
@@ -54,6 +59,7 @@ def connectors() -> Iterable[str]:
         if cls.kind == "sink":
             once = " It can write each record once." if cls.exactly_once else " It writes at least once."  # type: ignore[union-attr]
         yield f"A {cls.kind}. {summary(cls)}{known}{once}"
+        yield from more(cls)
         if cls.options:
             yield table(cls.options)
         if cls.prefixes:

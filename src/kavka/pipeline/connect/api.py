@@ -96,7 +96,7 @@ class Failed:
 
 
 class Connector:
-    """What sources and sinks have in common. The first line of the class' docstring is what the docs say of it."""
+    """What sources and sinks have in common. The class' docstring is what the docs say of it."""
 
     kind: ClassVar[str]
     version: ClassVar[str] = __version__
