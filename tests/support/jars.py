@@ -46,10 +46,10 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
         ("org.apache.kafka", "kafka-streams-test-utils", "3.9.1"),
         ("org.slf4j", "slf4j-nop", "1.7.36"),
     ),
+    "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
 }
 # What only single tests need.
 MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
-    "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
     "connect-3.9.1": (
         ("org.apache.kafka", "connect-runtime", "3.9.1"),
         ("org.apache.kafka", "connect-file", "3.9.1"),
