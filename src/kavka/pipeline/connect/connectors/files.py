@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
+
+# To register again is to replace, but not at the same moment.
+_REGISTERING = threading.Lock()
 
 _TOPIC = Option("topic", doc="The topic that the lines go to.", importance=HIGH, validator=NotEmpty())
 _BATCH_BYTES = Option(
@@ -40,7 +44,8 @@ class _Following(IncrementalSource):
     def start(self, context: Context) -> None:
         from kavka.pipeline.connect.connectors.lines import Lines
 
-        context.spark.dataSource.register(Lines)
+        with _REGISTERING:
+            context.spark.dataSource.register(Lines)
 
     def paths(self, context: Context) -> list[Path]:
         raise NotImplementedError
