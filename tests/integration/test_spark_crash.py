@@ -7,24 +7,23 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kavka import Admin, NewTopic, Producer
+from kavka.streams import KafkaStreams
 from tests.integration.test_spark_sink import fill, options, read_all, values
 from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import ManagedProcess, wait_until
 from tests.support.spark import start
+from tests.support.spark_crash import GROUPS, STAGES, STREAMS, application, query_of
 from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 
-STAGES = (
-    "before_write", "in_write", "before_decision", "deciding", "after_decision", "all_aborted",
-    "half_committed", "half_aborted", "after_commit", "late_driver", "worker_killed",
-)  # fmt: skip
 RECORDS = 100
 
 
@@ -91,11 +90,43 @@ def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
         process.kill()
 
 
+def again(spark: Any, target: Target, folder: Path, topic: str, stage: str) -> Any:
+    """What ran in this stage when it was killed, started anew: a query of Spark's, or an application."""
+    if stage not in STREAMS:
+        return start(query_of(spark, target.bootstrap_servers, folder, topic, stage))
+    streams = application(spark, target.bootstrap_servers, folder, topic, stage)
+    streams.start()
+    return streams
+
+
+def process_all(one: Any) -> None:
+    one.process_all_available() if isinstance(one, KafkaStreams) else one.processAllAvailable()
+
+
+def stop(one: Any) -> None:
+    one.close() if isinstance(one, KafkaStreams) else one.stop()
+
+
+def query_id(one: Any) -> str:
+    return str(one.query.id if isinstance(one, KafkaStreams) else one.id)
+
+
+def counts(records: list[Any]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for one in records:
+        found[one.key.decode()].append(int.from_bytes(one.value))
+    return {key: sorted(numbers) for key, numbers in found.items()}
+
+
+def counts_of(numbers: range) -> dict[str, list[int]]:
+    """What the application tells, each once: for each kind of number the first, the second …"""
+    kinds = [number % GROUPS for number in numbers]
+    return {str(kind): list(range(1, kinds.count(kind) + 1)) for kind in set(kinds)}
+
+
 def test_a_driver_killed_at_any_stage_writes_each_record_once(
     spark: Any, target: Target, topic: str, crashed: Path
 ) -> None:
-    from tests.support.spark_crash import query_of
-
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         for stage in ("all_aborted", "half_aborted"):
             # What the coordinator does when transaction.timeout.ms is over.
@@ -117,36 +148,43 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
         before = {stage: len(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
         assert before["after_commit"] == 80
         assert before["worker_killed"] == 100
-        queries = {
-            stage: start(query_of(spark, target.bootstrap_servers, crashed, topic, stage))
-            for stage in STAGES
-            if stage != "late_driver"
-        }
+        running: dict[str, Any] = {}
         try:
-            for query in queries.values():
-                query.processAllAvailable()
-            late = start(query_of(spark, target.bootstrap_servers, crashed, topic, "late_driver"))
-            queries["late_driver"] = late
-            late.processAllAvailable()
+            for stage in STAGES:
+                if stage != "late_driver":
+                    running[stage] = again(spark, target, crashed, topic, stage)
+            for one in running.values():
+                process_all(one)
+            running["late_driver"] = again(spark, target, crashed, topic, "late_driver")
+            process_all(running["late_driver"])
             # The driver of before is still there, with its decision in its hand, and is too late.
             (crashed / "late_driver_may_go_on").touch()
             time.sleep(2)
             fill(target, topic, [RECORDS])
-            for query in queries.values():
-                query.processAllAvailable()
-            found = {stage: values(read_all(target, f"{topic}-{stage}")) for stage in STAGES}
-            assert found == {stage: list(range(RECORDS + 1)) for stage in STAGES}
+            for one in running.values():
+                process_all(one)
+            plain = [stage for stage in STAGES if stage not in STREAMS]
+            assert {stage: values(read_all(target, f"{topic}-{stage}")) for stage in plain} == {
+                stage: list(range(RECORDS + 1)) for stage in plain
+            }
+            expected = counts_of(range(RECORDS + 1))
+            assert {stage: counts(read_all(target, f"{topic}-{stage}")) for stage in STREAMS} == dict.fromkeys(
+                STREAMS, expected
+            )
             open_now = [one.transactional_id for one in admin.list_transactions(states=["Ongoing"])]
-            assert [name for name in open_now if any(query.id in name for query in queries.values())] == []
+            ids = [query_id(one) for one in running.values()]
+            assert [name for name in open_now if any(one in name for one in ids)] == []
         finally:
-            for query in queries.values():
-                query.stop()
+            for one in running.values():
+                stop(one)
 
 
 def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: Any, tmp_path: Path, topic: str) -> None:
     with KavkaProcess(tmp_path / "broker") as broker:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(topic, 2), NewTopic(f"{topic}-out", 2)])
+            admin.create_topics([NewTopic(topic, 2), NewTopic(f"{topic}-out", 2), NewTopic(f"{topic}-counts", 2)])
+        streams = application(spark, broker.bootstrap_servers, tmp_path, topic, "counts")
+        streams.start()
         read = spark.readStream.format("kavka").options(
             **options(broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=50)
         )
@@ -180,6 +218,8 @@ def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: An
         finally:
             stop.set()
             writer.join()
-        query.processAllAvailable()
-        query.stop()
+        for one in (query, streams):
+            process_all(one)
+            stop(one)
         assert values(read_all(broker, f"{topic}-out")) == list(range(written))
+        assert counts(read_all(broker, f"{topic}-counts")) == counts_of(range(written))

@@ -1,8 +1,9 @@
 """A driver of Spark that stops at a chosen stage of a batch, to be killed there.
 
 As a module it is what Spark's Python processes load in place of the plain sink: importing it puts halts into its two
-phases. A query halts in batch 1 where the last part of its output topic's name says. As a program it
-runs a query for each stage:  python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…
+phases. A query halts in batch 1 where the last part of its output topic's name says. As a program it runs a query for
+each stage:  python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…
+Stages in STREAMS have a streams application with state for a query, the others a query from topic to topic.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ STAGES = (
 )
 
 
+STREAMS = ("before_write", "in_write", "before_decision", "after_decision", "half_committed", "after_commit")
+GROUPS = 7
+
+
 def halt(name: str) -> None:
     """Say where we are and stay there."""
     folder = Path(os.environ[FOLDER])
@@ -56,6 +61,11 @@ def stage_of(topic: str | None) -> str:
     return (topic or "").rpartition("-")[2]
 
 
+def stage_in(options: Any) -> str:
+    """Of a sink: by its topic, or by the application, whose id begins its transactional ids."""
+    return stage_of(options.topic or options.id_prefix.removesuffix("-"))
+
+
 class CrashingWriter(KavkaStreamWriter):
     """Loaded by its name, with all that follows, in every process that writes or commits: those that read do not know
     this module, and Spark gives any process that is free to any query."""
@@ -72,7 +82,7 @@ _prepare = two_phase.Producer.prepare_transaction
 
 
 def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = None, **more: Any) -> Any:
-    stage = stage_of(options.topic) if attempt.batch == BATCH else ""
+    stage = stage_in(options) if attempt.batch == BATCH else ""
     if stage == "before_write":
         halt(stage)
 
@@ -90,7 +100,7 @@ def write(options: Any, where: Any, batches: Any, attempt: Any, before: Any = No
 
 def commit(self: Any, batch: int, reports: Any) -> None:
     _commit(self, batch, reports)
-    if batch == BATCH and stage_of(self._options.topic) == "after_commit":
+    if batch == BATCH and stage_in(self._options) == "after_commit":
         halt("after_commit")
 
 
@@ -111,7 +121,7 @@ def _topic_of(decision: Any) -> str | None:
 
 
 def end(self: Any, batch: int, new: Any) -> None:
-    stage = stage_of(self._options.topic) if batch == BATCH else ""
+    stage = stage_in(self._options) if batch == BATCH else ""
     if stage in ("after_decision", "all_aborted"):
         halt(stage)
     if stage in ("half_committed", "half_aborted"):
@@ -120,10 +130,12 @@ def end(self: Any, batch: int, new: Any) -> None:
     _end(self, batch, new)
 
 
-two_phase.write = write
-two_phase.Driver.commit = commit  # type: ignore[method-assign]
-two_phase.Driver._end = end  # type: ignore[method-assign]
-two_phase.DecisionWriter.write = decide  # type: ignore[method-assign]
+if FOLDER in os.environ:
+    # Not where the tests themselves run, which take from here what queries there are.
+    two_phase.write = write
+    two_phase.Driver.commit = commit  # type: ignore[method-assign]
+    two_phase.Driver._end = end  # type: ignore[method-assign]
+    two_phase.DecisionWriter.write = decide  # type: ignore[method-assign]
 
 
 def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
@@ -141,14 +153,44 @@ def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) ->
     )
 
 
+def application(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
+    """Counts numbers by their remainder: an output for each, that says the how manieth of its kind it is."""
+    from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
+
+    builder = StreamsBuilder()
+    counts = builder.stream(source).group_by(lambda key, value: str(int(value) % GROUPS)).count()
+    counts.to_stream().to(f"{source}-{stage}", Produced.with_(Serdes.String(), Serdes.Long()))
+    settings = {
+        "bootstrap.servers": servers,
+        "application.id": f"{source}-{stage}",
+        "state.dir": str(folder),
+        "processing.guarantee": "exactly_once_v2",
+        "cache.max.bytes.buffering": 0,
+        "max.records.per.batch": 40,
+    }
+    return KafkaStreams(builder.build(), settings, spark)
+
+
 def main() -> None:
+    from kavka.pipeline.streams import compiler
     from tests.support import spark_crash
     from tests.support.spark import start, start_session
 
+    def register(spark: Any) -> Any:
+        spark.dataSource.register(spark_crash.CrashingSource)
+        return spark
+
+    compiler.register = register
     servers, folder, source, *stages = sys.argv[1:]
-    spark = start_session(Path(folder) / "spark", master="local[10,4]")
-    spark.dataSource.register(spark_crash.CrashingSource)
-    queries = [start(query_of(spark, servers, Path(folder), source, stage)) for stage in stages]
+    spark = register(start_session(Path(folder) / "spark", master="local[10,4]"))
+    queries = []
+    for stage in stages:
+        if stage in STREAMS:
+            streams = application(spark, servers, Path(folder), source, stage)
+            streams.start()
+            queries.append(streams.query)
+        else:
+            queries.append(start(query_of(spark, servers, Path(folder), source, stage)))
     while True:
         for query in queries:
             if query.exception() is not None:

@@ -1,4 +1,4 @@
-"""A word count in a process of its own, to be killed: `python -m tests.support.streams_job SERVERS IN OUT FOLDER`."""
+"""A word count in a process of its own: `python -m tests.support.streams_job SERVERS IN OUT FOLDER [name=value …]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
 
 
-def main(servers: str, source: str, output: str, folder: str) -> None:
+def main(servers: str, source: str, output: str, folder: str, *settings: str) -> None:
     builder = StreamsBuilder()
     (
         builder.stream(source)
@@ -27,6 +27,7 @@ def main(servers: str, source: str, output: str, folder: str) -> None:
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",
         "spark.ui.enabled": "false",
+        **dict(one.split("=", 1) for one in settings),
     }
     with KafkaStreams(builder.build(), config) as streams:
         print("RUNNING", flush=True)

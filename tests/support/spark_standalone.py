@@ -1,0 +1,84 @@
+"""Spark's standalone cluster: a master and workers, each a process, from PySpark's own jars."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import jars
+from tests.support.processes import ManagedProcess, wait_until
+from tests.support.spark import light_home
+
+JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+
+
+class Standalone:
+    """Workers have one core each, and so an executor of each for every application."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder = folder
+        self._home = light_home(folder / "home")
+        self._processes: list[ManagedProcess] = []
+        try:
+            master = self._start("master", "org.apache.spark.deploy.master.Master", "--port", "0")
+            log = folder / "master.log"
+            self.master = ""
+
+            def listening() -> bool:
+                found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
+                self.master = found.group(1) if found else ""
+                assert master.running(), master.log_tail()
+                return bool(found)
+
+            wait_until(listening, timeout=120, what="Spark's master", interval=0.2)
+            for number in range(workers):
+                name = f"worker{number}"
+                memory = "--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)
+                self._start(name, "org.apache.spark.deploy.worker.Worker", *memory, self.master)
+            wait_until(
+                lambda: log.read_text().count("Registering worker") == workers,
+                timeout=120,
+                what="workers at the master",
+                interval=0.2,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, main: str, *arguments: str) -> ManagedProcess:
+        conf = self.folder / "conf"
+        conf.mkdir(exist_ok=True)
+        (conf / "log4j2.properties").write_text(
+            "rootLogger.level = info\nrootLogger.appenderRef.out.ref = out\nappender.out.type = Console\n"
+            "appender.out.name = out\nappender.out.target = SYSTEM_ERR\nappender.out.layout.type = PatternLayout\n"
+            "appender.out.layout.pattern = %d %p %c: %m%n\n"
+        )
+        opened = [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in ("java.nio", "sun.nio.ch", "java.lang")]
+        process = ManagedProcess(
+            [jars.java(), *JVM, *opened, "-cp", f"{conf}:{self._home}/jars/*", main, "--host", "127.0.0.1",
+             "--webui-port", "0", *arguments],
+            log=self.folder / f"{name}.log",
+            env={**os.environ, "SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1",
+                 "PYSPARK_PYTHON": sys.executable, "SPARK_SCALA_VERSION": "2.13"},
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def executors(self) -> list[int]:
+        """How many executors each worker has had."""
+        return [len(list(one.glob("app-*/*/stderr"))) for one in sorted(self.folder.glob("worker?"))]
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+
+    def __enter__(self) -> Standalone:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
