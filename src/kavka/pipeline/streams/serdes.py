@@ -37,6 +37,12 @@ class Serde:
         values, and of values where this is of keys."""
         return self
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Kafka's own are the same object wherever a topology is taken to."""
+        if _OWN.get(self.name) is self:
+            return _own, (self.name,)
+        return super().__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -113,6 +119,16 @@ _INTEGER = _numbers("Serdes.Integer", ">i")
 _LONG = _numbers("Serdes.Long", ">q")
 _FLOAT = _numbers("Serdes.Float", ">f")
 _DOUBLE = _numbers("Serdes.Double", ">d")
+
+
+_OWN = {
+    one.name: one
+    for one in (_STRING, _BYTES, _JSON, _UUID, _BOOLEAN, _VOID, _SHORT, _INTEGER, _LONG, _FLOAT, _DOUBLE)
+}
+
+
+def _own(name: str) -> Serde:
+    return _OWN[name]
 
 
 def _is_bool(value: Any) -> bool:

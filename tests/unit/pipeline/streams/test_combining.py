@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from kavka.pipeline.streams import workers
 from kavka.pipeline.streams.combining import Counts, together
@@ -68,7 +69,10 @@ def words(steps: Callable[[Any], Any] = lambda stream: stream, **kept: Any) -> T
 def job_of(topology: Topology, caching: bool = True, **settings: Any) -> workers.Job:
     found = settings_of({"application.id": "app", "bootstrap.servers": "nowhere:1", **settings})
     plan = make_plan(topology, {"in": 2}, 2)
-    return workers.Job(topology, found, plan, {"in": 2, "out": 2}, "run", caching)
+    job = workers.Job(topology, found, plan, {"in": 2, "out": 2}, "run", caching)
+    # As it comes to Spark's workers.
+    there: workers.Job = cloudpickle.loads(cloudpickle.dumps(job))
+    return there
 
 
 def run(job: workers.Job, *micro_batches: list[pa.RecordBatch]) -> tuple[list[Any], int]:
@@ -117,6 +121,14 @@ def test_what_is_counted_before_is_what_is_counted_after():
     late = batch([(1, 9, b"a a a", [])])
     few, many = both_ways(words, [batch(LINES), batch(LINES[:2], 4)], [batch(LINES[1:], 6)], [late])
     assert few < many / 1.5
+
+
+def test_words_take_the_lane_for_text():
+    job = job_of(words())
+    (found, topic), *others = workers._lanes(job, workers._tasks(job, job.plan.feeding, workers._Out(job))).values()
+    assert not others
+    assert topic in job.combined
+    assert found._by_text
 
 
 def test_records_with_headers_without_time_or_unreadable_go_one_by_one():
