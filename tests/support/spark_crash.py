@@ -183,18 +183,24 @@ def main() -> None:
     compiler.register = register
     servers, folder, source, *stages = sys.argv[1:]
     spark = register(start_session(Path(folder) / "spark", master="local[10,4]"))
-    queries = []
-    for stage in stages:
-        if stage in STREAMS:
-            streams = application(spark, servers, Path(folder), source, stage)
-            streams.start()
-            queries.append(streams.query)
-        else:
-            queries.append(start(query_of(spark, servers, Path(folder), source, stage)))
+
+    def started(stage: str) -> Any:
+        if stage not in STREAMS:
+            return start(query_of(spark, servers, Path(folder), source, stage))
+        streams = application(spark, servers, Path(folder), source, stage)
+        streams.start()
+        return streams.query
+
+    queries = {stage: started(stage) for stage in stages}
     while True:
-        for query in queries:
-            if query.exception() is not None:
-                sys.exit(f"{query.exception()}")
+        for stage, query in queries.items():
+            error = query.exception()
+            if error is None:
+                continue
+            if "failed to connect back" not in str(error):
+                sys.exit(f"{stage}: {error}")
+            # A machine too busy for Spark's ten seconds: what is to be shown is another kind of failure.
+            queries[stage] = started(stage)
         time.sleep(1)
 
 

@@ -97,9 +97,7 @@ class StreamAggregate(TableNode):
         held = self.store.get(key)
         old = None if held is None else held[0]
         stamp = timestamp if held is None else max(timestamp, held[1])
-        new = (old or 0) + number
-        self.store.put(key, ValueAndTimestamp(new, stamp))
-        self.tell(key, new, old, stamp, headers, self.ident(key))
+        self.keep(key, (old or 0) + number, old, stamp, headers)
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None or value is None or self.store is None:

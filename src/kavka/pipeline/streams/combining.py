@@ -2,8 +2,9 @@
 
 `count()` of a stream that was grouped anew, with caching: a micro-batch changes each key once, whatever the order of
 its records was, so that the tasks that read may add up first. It is done where nobody can tell the difference but by
-the time it takes: the counting sub-topology reads nothing else, has no processors of the user's own, and the partition
-follows from the key alone. A combined record is (key, how many, the highest time, headers of the record of that time).
+the time it takes: the counting sub-topology reads nothing else, has no processors of the user's own, no handler is
+asked about errors in the steps before it, and the partition follows from the key alone. A combined record is (key, how
+many, the highest time, headers of the record of that time).
 
 A Lane takes the records of a whole Arrow batch through the steps between source and count at once, as lists, each step
 for all records before the next. What it cannot do (records with headers or without time, text that is no UTF-8) goes
@@ -12,11 +13,11 @@ the way of all records, one by one; both ways give the same.
 
 from __future__ import annotations
 
-from collections import _count_elements  # type: ignore[attr-defined]
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,7 +38,7 @@ _TEXT = Serdes.String()
 def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool) -> set[str]:
     """Of the shuffled topics, by the names that the topology has for them, those whose records may be counted before
     the shuffle."""
-    if not caching or settings.timestamp_extractor is not None:
+    if not caching or settings.timestamp_extractor is not None or settings.processing_handler is not None:
         return set()
     found = set()
     for sub in plan.stateful:
@@ -54,6 +55,7 @@ def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool
         if (
             isinstance(counter, StreamAggregate)
             and counter.counts
+            and counter.holds
             and all(one.caching and one.kind == KEY_VALUE for one in stores)
             and all(one.partitioner is None for one in writers)
         ):
@@ -62,46 +64,67 @@ def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool
 
 
 class Counts:
-    """Numbers of records by key, the highest time of each, and the headers of those that have some. Keys are bytes, or
-    text that stands for its UTF-8."""
+    """Numbers of records by key, the highest time of each, and the headers of those that have some."""
 
     def __init__(self) -> None:
-        self._counts: dict[bytes | str, int] = {}
-        self._times: dict[bytes | str, int] = {}
-        self._headers: dict[bytes | str, Headers] = {}
-        self._latest = -1
+        self._counts: dict[bytes, int] = {}
+        self._times: dict[bytes, int] = {}
+        self._headers: dict[bytes, Headers] = {}
+        self._tables: list[pa.Table] = []
+        self._rows = 0
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self._counts) + self._rows
 
     def add(self, key: bytes, timestamp: int, headers: Headers, count: int = 1) -> None:
         self._counts[key] = self._counts.get(key, 0) + count
         if timestamp >= self._times.get(key, -1):
             self._times[key] = timestamp
             self._headers[key] = headers
-        self._latest = max(self._latest, timestamp)
 
-    def add_texts(self, keys: list[str], times: Iterable[int], first: int, last: int, rising: bool) -> None:
-        """Records without headers. `first` and `last` are the least and the highest of the times, which are `rising`
-        or not in order."""
-        _count_elements(self._counts, keys)
-        if rising and first >= self._latest:
-            self._times.update(zip(keys, times, strict=False))
+    def add_texts(self, keys: pa.Array, times: Any) -> None:
+        """Records without headers: texts, and an array of as many times."""
+        encoded = keys.dictionary_encode()
+        at = encoded.indices.to_numpy()
+        size = len(encoded.dictionary)
+        highest = np.full(size, -1, np.int64)
+        if np.all(times[:-1] <= times[1:]):
+            # Of several that go to the same place, the last stays.
+            highest[at] = times
         else:
-            known = self._times
-            for key, time in zip(keys, times, strict=False):
-                if time > known.get(key, -1):
-                    known[key] = time
-        self._latest = max(self._latest, last)
+            np.maximum.at(highest, at, times)
+        self._keep(pa.table([encoded.dictionary, np.bincount(at, minlength=size), highest], _COUNTED))
+
+    def _keep(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        self._rows += table.num_rows
+        if len(self._tables) >= _TABLES:
+            together = _summed(self._tables)
+            self._tables, self._rows = [together], together.num_rows
 
     def take(self) -> list[Combined]:
         """What was counted; it begins anew."""
-        counts, times, headers = self._counts, self._times, self._headers
-        self.__init__()  # type: ignore[misc]
-        return [
-            (key.encode() if isinstance(key, str) else key, number, times[key], headers.get(key, ()))
-            for key, number in counts.items()
-        ]
+        counts, times, headers, tables = self._counts, self._times, self._headers, self._tables
+        self._counts, self._times, self._headers, self._tables, self._rows = {}, {}, {}, [], 0
+        found = [(key, number, times[key], headers[key]) for key, number in counts.items()]
+        if tables:
+            columns = _summed(tables).select(_COUNTED).to_pydict()
+            found += [(key.encode(), number, time, ()) for key, number, time in zip(*columns.values(), strict=True)]
+        return found
+
+
+_COUNTED = ["key", "number", "time"]
+_TABLES = 32
+
+
+def _summed(tables: list[pa.Table]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    # In the order in which keys were first seen: with one thread, a batch that is run again is the same.
+    grouped = pa.TableGroupBy(pa.concat_tables(tables), "key", use_threads=False)
+    return grouped.aggregate([("number", "sum"), ("time", "max")]).rename_columns(
+        {"key": "key", "number_sum": "number", "time_max": "time"}
+    )
 
 
 def together(records: Iterable[Combined]) -> Iterable[Combined]:
@@ -123,8 +146,8 @@ def count(task: Task, topic: str, records: Iterable[Combined]) -> None:
 
 # --- the lane
 
-# Keys, values and times of records. Keys may be one that all have.
-Columns = tuple[Iterable[Any], list[Any], Iterable[int]]
+# Keys, values and times (an array) of records.
+Columns = tuple[list[Any], list[Any], Any]
 
 
 class Lane:
@@ -136,39 +159,45 @@ class Lane:
 
     def run(self, batch: pa.RecordBatch, counts: Counts) -> bool:
         """Take all records of a batch; False if that has to be done one by one, and nothing was done."""
-        times = batch.column("timestamp").cast(pa.int64())
-        headers = batch.column("headers")
-        if times.null_count or (headers.null_count < len(headers) and pc.sum(pc.list_value_length(headers)).as_py()):
+        stamps, headers = batch.column("timestamp").cast(pa.int64()), batch.column("headers")
+        if stamps.null_count or (headers.null_count < len(headers) and pc.sum(pc.list_value_length(headers)).as_py()):
             return False
-        stamps = [one // 1000 for one in times.to_pylist()]
-        if not stamps or min(stamps) < 0:
-            return not stamps
+        times = stamps.to_numpy() // 1000
+        if not len(times) or times.min() < 0:
+            return not len(times)
         keys = _read(self._source._key, batch.column("key"))
         values = _read(self._source._value, batch.column("value"))
         if keys is None or values is None:
             return False
-        columns: Columns = (keys, list(values), stamps)
+        columns: Columns = (keys, values, times)
         for step in self._steps:
             columns = step(columns)
-        self._count(columns, counts, stamps)
+        self._count(columns, counts)
         return True
 
-    def _count(self, columns: Columns, counts: Counts, stamps: list[int]) -> None:
-        found, values, times = columns
-        keys = found if isinstance(found, list) else [key for key, _ in zip(found, values, strict=False)]
-        if not self._by_text or set(map(type, keys)) - {str} or set(map(type, values)) - {str}:
-            # As the sink would have it: it says what is wrong, or leaves it out.
-            for key, value, time in zip(keys, values, times, strict=False):
-                self._sink.process(key, value, time, ())
-            return
-        rising = all(map(int.__le__, stamps, stamps[1:]))
-        counts.add_texts(keys, times, min(stamps), max(stamps), rising)
+    def _count(self, columns: Columns, counts: Counts) -> None:
+        keys, values, times = columns
+        if self._by_text:
+            try:
+                # Nothing but text can be joined. Arrow would take bytes as well.
+                "".join(keys)
+                if values is not keys:
+                    "".join(values)
+                texts = pa.array(keys, pa.string())
+            except (TypeError, ValueError, pa.ArrowException):
+                pass
+            else:
+                counts.add_texts(texts, times)
+                return
+        # As the sink would have it: it says what is wrong, or leaves it out.
+        for key, value, time in zip(keys, values, times.tolist(), strict=True):
+            self._sink.process(key, value, time, ())
 
 
-def _read(serde: Serde, column: pa.Array) -> Iterable[Any] | None:
+def _read(serde: Serde, column: pa.Array) -> list[Any] | None:
     """The values of a column; None if one of them cannot be read."""
     if column.null_count == len(column):
-        return repeat(None, len(column))
+        return [None] * len(column)
     try:
         if serde is _TEXT:
             text = pa.large_string() if pa.types.is_large_binary(column.type) else pa.string()
@@ -200,34 +229,49 @@ def lane(task: Task, topic: str, sinks: Mapping[str, str]) -> tuple[Lane, str] |
     return None
 
 
-def _called(function: Callable[..., Any], keys: Iterable[Any], values: list[Any]) -> Iterable[Any]:
+def _called(function: Callable[..., Any], keys: list[Any], values: list[Any]) -> list[Any]:
     if isinstance(function, nodes._WithoutKey):
-        return map(function.function, values)
-    return map(function, keys, values)
+        return list(map(function.function, values))
+    if _is_value(function):
+        return values
+    return list(map(function, keys, values))
+
+
+def _is_value(function: Any) -> bool:
+    """Whether it is `lambda key, value: value`, by whatever names: most groupings are."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_argcount != 2 or code.co_flags & _MORE:
+        return False
+    return bool(code.co_code == _value.__code__.co_code)
+
+
+def _value(key: Any, value: Any) -> Any:
+    return value
+
+
+# *arguments, **arguments, generators and coroutines.
+_MORE = 0x4 | 0x8 | 0x20 | 0x80 | 0x200
 
 
 def _filter(node: nodes.Filter) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
-        keys = keys if isinstance(keys, list) else list(keys)
         wanted = [bool(one) != node._negated for one in _called(node._predicate, keys, values)]
         return _where(wanted, keys, values, times)
 
     return step
 
 
-def _where(wanted: list[bool], keys: Iterable[Any], values: list[Any], times: Iterable[int]) -> Columns:
-    kept = [one for one in zip(wanted, keys, values, times, strict=False) if one[0]]
-    return [one[1] for one in kept], [one[2] for one in kept], [one[3] for one in kept]
+def _where(wanted: list[bool], keys: list[Any], values: list[Any], times: Any) -> Columns:
+    kept = list(compress(keys, wanted))
+    return kept, kept if values is keys else list(compress(values, wanted)), times[np.array(wanted, bool)]
 
 
 def _keyed(node: nodes.NonNullKey) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
-        keys = keys if isinstance(keys, list) else list(keys)
-        if type(None) not in set(map(type, keys)):
-            return keys, values, times
-        return _where([key is not None for key in keys], keys, values, times)
+        wanted = [key is not None for key in keys]
+        return columns if all(wanted) else _where(wanted, keys, values, times)
 
     return step
 
@@ -235,7 +279,7 @@ def _keyed(node: nodes.NonNullKey) -> Callable[[Columns], Columns]:
 def _select_key(node: nodes.SelectKey) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
-        return list(_called(node._mapper, keys, values)), values, times
+        return _called(node._mapper, keys, values), values, times
 
     return step
 
@@ -243,8 +287,7 @@ def _select_key(node: nodes.SelectKey) -> Callable[[Columns], Columns]:
 def _map_values(node: nodes.MapValues) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
-        keys = keys if isinstance(keys, list) else list(keys)
-        return keys, list(_called(node._mapper, keys, values)), times
+        return keys, _called(node._mapper, keys, values), times
 
     return step
 
@@ -252,13 +295,10 @@ def _map_values(node: nodes.MapValues) -> Callable[[Columns], Columns]:
 def _flat_map_values(node: nodes.FlatMapValues) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
-        keys = keys if isinstance(keys, list) else list(keys)
         found = [one if type(one) is list else list(one) for one in _called(node._mapper, keys, values)]
         sizes = list(map(len, found))
-        # One key for all stays one: most lines of text have none.
-        same = keys and keys[0] is None and set(map(type, keys)) == {type(None)}
-        many = repeat(None, sum(sizes)) if same else chain.from_iterable(map(repeat, keys, sizes))
-        return many, list(chain.from_iterable(found)), list(chain.from_iterable(map(repeat, times, sizes)))
+        many = list(chain.from_iterable(map(repeat, keys, sizes)))
+        return many, list(chain.from_iterable(found)), np.repeat(times, sizes)
 
     return step
 

@@ -6,11 +6,12 @@ import marshal
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from kavka.pipeline.streams import workers
+from kavka.pipeline.streams import combining, workers
 from kavka.pipeline.streams.combining import Counts, together
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
@@ -212,6 +213,7 @@ def test_it_is_not_done_where_the_order_of_records_can_be_told():
     assert not job_of(windowed()).combined
     assert not job_of(reduced()).combined
     assert not job_of(words(), caching=False).combined
+    assert not job_of(words(), **{"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}).combined
     plan = make_plan(joined(), {"in": 2, "in2": 2}, 2)
     settings = settings_of({"application.id": "app", "bootstrap.servers": "nowhere:1"})
     assert not workers.Job(joined(), settings, plan, {"in": 2, "in2": 2, "out": 2}, "run", True).combined
@@ -221,11 +223,25 @@ def test_it_is_not_done_where_the_order_of_records_can_be_told():
     assert not job_of(disabled.build()).combined
 
 
-def test_counts_keep_the_highest_time_of_each_key_and_its_headers():
+def test_counts_keep_the_highest_time_of_each_key_and_its_headers(monkeypatch):
+    monkeypatch.setattr(combining, "_TABLES", 2)
     counts = Counts()
-    counts.add_texts(["a", "b", "a"], [5, 6, 7], 5, 7, True)
-    counts.add_texts(["a", "b"], [3, 9], 3, 9, True)
-    counts.add_texts(["b", "a", "c"], [8, 2, 1], 1, 8, False)
+    for keys, times in ((["a", "b", "a"], [5, 6, 7]), (["a", "b"], [3, 9]), (["b", "a", "c"], [8, 2, 1])):
+        counts.add_texts(pa.array(keys), np.array(times))
     counts.add(b"c", 4, (("h", b"x"),))
+    assert len(counts) == 4
     assert sorted(together(counts.take())) == [(b"a", 4, 7, ()), (b"b", 3, 9, ()), (b"c", 2, 4, (("h", b"x"),))]
     assert counts.take() == []
+
+
+def test_a_grouping_by_the_value_itself_is_recognised():
+    def value(key, value):
+        return value
+
+    assert combining._is_value(lambda key, word: word)
+    assert combining._is_value(value)
+    assert not combining._is_value(lambda key, word: key)
+    assert not combining._is_value(lambda key, word: word[0])
+    assert not combining._is_value(lambda key, word=None, other=1: word)
+    assert not combining._is_value(lambda *words: words)
+    assert not combining._is_value(str)
