@@ -131,7 +131,7 @@ def test_the_commands_of_the_page_are_answered(workers: list[ConnectWorker]) -> 
     for number, line in enumerate(f"curl{script}".strip().splitlines()):
         if number > 1:
             # Between the commands of the page somebody reads on; here what the last one said has to have happened.
-            workers[0].wait_for("numbers", lambda found: bool(found["tasks"]), "it is known")
+            workers[0].wait_for("people", lambda found: bool(found["tasks"]), "it is known")
         done = subprocess.run(
             ["sh", "-c", line.replace("localhost:8083", workers[0].name)], capture_output=True, text=True, check=True
         )
