@@ -204,9 +204,8 @@ class AdminBase:
         leaders: dict[TopicPartition, int] = {}
         errors: dict[TopicPartition, KafkaError] = {}
         for topic in response.topics:
-            for tp in partitions:
-                if tp.topic == topic.name and topic.error_code:
-                    errors[tp] = error_of(topic.error_code)
+            if topic.error_code:
+                errors.update({tp: error_of(topic.error_code) for tp in partitions if tp.topic == topic.name})
             for partition in topic.partitions:
                 leaders[TopicPartition(topic.name or "", partition.partition_index)] = partition.leader_id
         grouped: dict[int, list[TopicPartition]] = {}

@@ -30,6 +30,8 @@
     const data = new URLSearchParams(new FormData(form));
     if (button?.name) data.set(button.name, button.value);
     button.disabled = true;
+    sending += 1;
+    let leaving = false;
     say(output, "…", "");
     try {
       const response = await fetch(form.action, {
@@ -47,18 +49,20 @@
       } else {
         form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: answer }));
         if (answer.location) {
+          leaving = true;
           sessionStorage.setItem("said", answer.message ?? "");
           if (answer.location === location.pathname + location.search) location.reload();
           else location.href = answer.location;
           return;
         }
         say(output, answer.message ?? "done", "good");
-        refresh(true);
       }
     } catch {
       say(output, "the console does not answer", "bad");
     } finally {
       button.disabled = false;
+      // A page that is about to be left is not renewed any more: what it shows may be gone.
+      if (!leaving) { sending -= 1; refresh(true); }
     }
   });
   const said = document.getElementById("said");
@@ -77,15 +81,17 @@
   });
 
   // --- live parts: the same page again, and every [data-live] replaced by its newer self
-  let under_way = false, again = false;
+  let under_way = false, again = false, sending = 0;
   async function refresh(now = false) {
     if (under_way) { again = again || now; return; }
-    if (document.hidden || !document.querySelector("[data-live]")) return;
+    if (document.hidden || sending || !document.querySelector("[data-live]")) return;
     under_way = true;
     try {
       const response = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (response.redirected && new URL(response.url).pathname === "/login") { location.href = response.url; return; }
-      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+      const text = await response.text();
+      if (sending) return;
+      const fresh = new DOMParser().parseFromString(text, "text/html");
       if (!response.ok !== Boolean(document.getElementById("error"))) { location.reload(); return; }
       for (const old of document.querySelectorAll("[data-live][id]")) swap(old, fresh.getElementById(old.id));
     } catch { lost(); } finally {
