@@ -12,9 +12,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from kavka import __version__
 from kavka.pipeline.connect import plugins
 from kavka.pipeline.connect.api import Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load
 from kavka.pipeline.connect.offsets import alter_offsets, offset_entries, read_offsets, reset_offsets
 from kavka.pipeline.connect.options import config_infos, describe
 from kavka.pipeline.connect.settings import check_connector, options_of
@@ -30,6 +32,9 @@ _STOP = 60.0
 _INVALID = (
     "\nYou can also find the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
 )
+
+
+_OTHER_PLUGINS = {"converter": CONVERTERS, "transformation": TRANSFORMS, "predicate": PREDICATES}
 
 
 class RestError(Exception):
@@ -226,16 +231,23 @@ class Herder:
     # --- plugins
 
     def list_plugins(self, connectors_only: bool) -> list[dict[str, Any]]:
-        return [
+        found = [
             {"class": where, "type": cls.kind, "version": cls.version}
             for plugin, cls in plugins.load_all()
             for where in (plugin.java_names[:1] or (plugin.name,))
         ]
+        if not connectors_only:
+            for kind, known in _OTHER_PLUGINS.items():
+                found += [{"class": name, "type": kind, "version": __version__} for name in known]
+        return found
 
     def plugin_options(self, name: str) -> list[dict[str, Any]]:
         try:
             cls = plugins.load(name)
         except ConfigErrors:
+            for known in _OTHER_PLUGINS.values():
+                if name.partition("$")[0].rpartition(".")[2] in known:
+                    return describe(load("", name, known, "")[0].options)
             raise RestError(404, f"Unknown plugin {name}.") from None
         return describe((*cls.options, *(one for one in options_of(cls) if one not in cls.options)))
 
@@ -257,7 +269,9 @@ class Herder:
             raise RestError(500, error.errors["connector.class"][0]) from None
         plain = {name: value for name, value in given.items() if value is not None}
         _, errors = check_connector(cls, plain, self.worker.properties, self.worker.exactly_once)
-        return config_infos(named, options_of(cls), given, errors)
+        from kavka.pipeline.connect.transforms.chain import options_of_steps
+
+        return config_infos(named, (*options_of(cls), *options_of_steps(plain)), given, errors)
 
     # --- connectors
 

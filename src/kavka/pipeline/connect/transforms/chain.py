@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from kavka.common.config import ConfigType, Importance
 from kavka.pipeline.connect import schemas
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import PREDICATES, TRANSFORMS, load, options_under
+from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import ERROR, PARTS, Records
 from kavka.pipeline.connect.transforms.base import Transform
 from kavka.pipeline.connect.transforms.predicates import Predicate
@@ -103,6 +106,29 @@ def compiled(given: Mapping[str, str]) -> tuple[list[Step], dict[str, list[str]]
         negate = given.get(f"{prefix}negate", "false").strip().lower() == "true"
         steps.append(Step(alias, cls(config, side), predicates.get(wanted or ""), negate))
     return steps, errors
+
+
+def options_of_steps(given: Mapping[str, str]) -> list[Option]:
+    """The rows of `transforms.NAME.…` and `predicates.NAME.…`, for validate: of those whose class is known."""
+    found: list[Option] = []
+    kinds = (("transforms", "Transforms", TRANSFORMS), ("predicates", "Predicates", PREDICATES))
+    for plural, title, known in kinds:
+        for alias in dict.fromkeys(names(given, plural)):
+            prefix, group = f"{plural}.{alias}.", f"{title}: {alias}"
+            kind = f"Which {plural.removesuffix('s')} it is."
+            rows = [Option("type", ConfigType.CLASS, doc=kind, importance=Importance.HIGH, width="LONG")]
+            if plural == "transforms":
+                rows += [
+                    Option("negate", ConfigType.BOOLEAN, False, "For records that the predicate is not for."),
+                    Option("predicate", default=None, doc="The predicate of the records that it is for."),
+                ]
+            with contextlib.suppress(ConfigErrors):
+                rows += load("", given.get(f"{prefix}type", "").strip(), known, "")[0].options
+            found += [
+                replace(one, name=f"{prefix}{one.name}", group=group, display_name=one.display_name or one.name)
+                for one in rows
+            ]
+    return found
 
 
 def _loaded(

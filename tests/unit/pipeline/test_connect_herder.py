@@ -1,0 +1,112 @@
+"""What a worker answers without Spark and without a cluster: validate, plugins, configurations, states."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect.herder import Herder, RestError
+from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, Status, StatusStore
+from kavka.pipeline.connect.tasks import Worker
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "connect-definitions-3.9.1.json"
+SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
+# Where a place differs: Kafka counts its exactly-once options from 2, and its file may be the standard input.
+ELSEWHERE = {("file", "required"), ("transforms.a.type", "order"), ("transforms.a.type", "display_name")}
+
+
+def no_spark() -> Any:
+    raise AssertionError("nothing here needs Spark")
+
+
+@pytest.fixture
+def herder() -> Herder:
+    """Its thread is not started: what is asked for is kept, and nothing runs."""
+    converters = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
+    worker = Worker("w:1", converters, no_spark, "points", OffsetStore(MemoryTable()))
+    return Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+
+
+def test_definitions_are_those_of_apaches_worker(herder: Herder) -> None:
+    given = {"connector.class": "FileStreamSource", "transforms": "a", "transforms.a.type": "nope"}
+    ours = {one["value"]["name"]: one["definition"] for one in herder.validate("FileStreamSource", given)["configs"]}
+    for theirs in json.loads(GOLDEN.read_text()):
+        name = theirs["name"]
+        for part, value in theirs.items():
+            if (name, part) in ELSEWHERE or (part == "order" and theirs["group"] == "Exactly Once Support"):
+                continue
+            assert ours[name][part] == value, (name, part)
+
+
+def test_a_wrong_class_and_a_wrong_type_are_told_as_kafka_connect_does(herder: Herder) -> None:
+    with pytest.raises(RestError, match="Failed to find any class that implements Connector") as found:
+        herder.create("c", {"connector.class": "no.Such"}, None)
+    assert found.value.code == 500
+    with pytest.raises(RestError, match="does not match request type") as found:
+        herder.validate("FileStreamSink", SOURCE)
+    assert found.value.code == 400
+    with pytest.raises(RestError, match="contains no connector type"):
+        herder.validate("FileStreamSink", {})
+
+
+def test_a_connector_is_made_changed_and_deleted(herder: Herder) -> None:
+    made = herder.create("c", SOURCE, "paused")
+    assert made == {"name": "c", "config": {**SOURCE, "name": "c"}, "tasks": [], "type": "source"}
+    assert herder.configs.target("c") == "PAUSED"
+    with pytest.raises(RestError, match="already exists") as found:
+        herder.create("c", SOURCE, None)
+    assert found.value.code == 409
+    assert herder.put_config("c", {**SOURCE, "topic": "u"})[0] is False
+    assert herder.patch_config("c", {"tasks.max": "3", "topic": "v"})["config"]["topic"] == "v"
+    assert "tasks.max" not in herder.patch_config("c", {"tasks.max": None})["config"]
+    with pytest.raises(RestError, match="doesn't match connector name"):
+        herder.put_config("c", {**SOURCE, "name": "d"})
+    with pytest.raises(RestError, match="contains the following 1 error"):
+        herder.put_config("c", {"connector.class": "FileStreamSource", "file": "f"})
+    assert herder.config("c")["topic"] == "v"
+    herder.delete("c")
+    with pytest.raises(RestError, match="Connector c not found"):
+        herder.info("c")
+
+
+def test_offsets_are_changed_only_when_a_connector_is_stopped(herder: Herder) -> None:
+    herder.create("c", SOURCE, "stopped")
+    entries = {"offsets": [{"partition": {"filename": "f"}, "offset": None}]}
+    with pytest.raises(RestError, match="must be in the STOPPED state"):
+        herder.alter("c", entries)
+    herder.statuses.put("c", Status("STOPPED", "w:1"))
+    herder.worker.offsets.put("c", "filename", {}, {"f": {"position": 3}})
+    assert herder.offsets("c") == {"offsets": [{"partition": {"filename": "f"}, "offset": {"position": 3}}]}
+    assert "altered successfully" in herder.alter("c", entries)
+    assert herder.offsets("c") == {"offsets": []}
+    for wrong in ({}, {"offsets": []}, {"offsets": [{"partition": "f"}]}, {"offsets": [{"partition": {"other": "f"}}]}):
+        with pytest.raises(RestError) as found:
+            herder.alter("c", wrong)
+        assert found.value.code == 400
+
+
+def test_only_what_failed_is_restarted_where_that_is_asked_for(herder: Herder) -> None:
+    herder.create("c", SOURCE, None)
+    running, failed = Status("RUNNING", "w:1"), Status("FAILED", "w:1", "why")
+    herder.statuses.put("c", running, running)
+    plan = herder.restart("c", include_tasks=True, only_failed=True)
+    assert plan is not None and plan["tasks"][0]["state"] == "RUNNING"
+    assert herder.restart("c", include_tasks=False, only_failed=False) is None
+    herder.statuses.put("c", running, failed)
+    plan = herder.restart("c", include_tasks=True, only_failed=True)
+    assert plan is not None
+    assert (plan["connector"]["state"], plan["tasks"][0]["state"]) == ("RUNNING", "RESTARTING")
+    assert "trace" not in plan["tasks"][0]
+
+
+def test_all_plugins_are_listed_with_their_options(herder: Herder) -> None:
+    kinds = {one["type"] for one in herder.list_plugins(connectors_only=False)}
+    assert kinds == {"source", "sink", "converter", "transformation", "predicate"}
+    assert {one["type"] for one in herder.list_plugins(connectors_only=True)} == {"source", "sink"}
+    cast = herder.plugin_options("org.apache.kafka.connect.transforms.Cast$Value")
+    assert [one["name"] for one in cast][:1] == ["spec"]
+    with pytest.raises(RestError, match="Unknown plugin"):
+        herder.plugin_options("Nothing")
