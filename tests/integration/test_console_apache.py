@@ -11,8 +11,11 @@ import pytest
 
 from kavka import Admin, Consumer, Producer
 from kavka.common.types import TopicPartition
+from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support import wire
 from tests.support.apache import ApacheKafka
 from tests.support.browser import browser, page_of
+from tests.support.messages import Messages
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def kafka(java_parts: None, tmp_path: Path) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path / "kafka", version="4.3.0") as found:
+    # Without this check a transaction can be begun in a partition behind the coordinator's back: then it hangs.
+    settings = {"transaction.partition.verification.enable": "false"}
+    with ApacheKafka(tmp_path / "kafka", version="4.3.0", overrides=settings) as found:
         yield found
 
 
@@ -38,6 +43,22 @@ def page(kafka: ApacheKafka, tmp_path: Path) -> Iterator[Page]:
     ):
         yield found
         watch.check()
+
+
+LAST_VERSION_OF_THE_FIRST_PROTOCOL = 11
+TRANSACTIONAL = 0x10
+
+
+def hang(kafka: ApacheKafka, topic: str, producer_id: int) -> None:
+    """Begin a transaction that no coordinator knows of."""
+    records = wire.batch(
+        [b"hangs"], attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=0
+    )
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])
+    request = ProduceRequest(transactional_id="ghost", acks=-1, timeout_ms=30_000, topic_data=[data])
+    with Messages(kafka.address, 60) as messages:
+        answer = messages.call(request, LAST_VERSION_OF_THE_FIRST_PROTOCOL)
+    assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
 
 
 def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Page, kafka: ApacheKafka) -> None:
@@ -97,6 +118,20 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
         terminate.locator("[name=confirm]").fill("pay-1")
         send(terminate, "Abort", "shut out")
         producer.close(5)
+
+    hang(kafka, "orders", 424242)
+    page.goto("/c/default/transactions?hanging=on&topic=orders")
+    row = page.locator("#hanging tr", has_text="424242")
+    expect(row).to_contain_text("hangs")
+    row.locator("summary").click()
+    abort = row.locator("form")
+    abort.locator("[name=confirm]").fill("orders")
+    refused(abort, "Abort", "type 'orders-0'")
+    abort.locator("[name=confirm]").fill("orders-0")
+    send(abort, "Abort", "producer 424242 in orders-0 is aborted")
+    refused(abort, "Abort", "no transaction is open")
+    page.goto("/c/default/transactions?hanging=on&topic=orders&minutes=0")
+    expect(page.locator("#hanging table")).to_contain_text("Nothing is open")
 
     page.goto("/c/default/topics/orders/actions")
     delete = opened(page, "delete").locator("form")
