@@ -2,9 +2,9 @@
 
     python -m bench --only mirror [--records 2000000] [--pairs 5]
 
-Each pair is a process of Spark's own with all that follows: the source reads the topic to nowhere, and the mirror,
-which runs already and is warm from a smaller topic, is let at it. The mirror's time is that of its batches by Spark's
-account. Then a producer sends for a while and stops: the lag is how long the last of its records takes.
+Each pair is a process of Spark's own with all that follows: the source reads the topic to nowhere, then the mirror
+takes it, both warm from a smaller topic. The mirror's time is that of its batches by Spark's account. Then a producer
+sends for a while and stops: the lag is how long the last of its records takes.
 """
 
 from __future__ import annotations
@@ -72,45 +72,48 @@ def _measured(source: str, target: str, records: int, partitions: int) -> dict[s
 
 def one(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
     from kavka import Admin, NewTopic
-    from kavka.pipeline.mirror.running import Mirror, session
-    from kavka.pipeline.mirror.settings import flows_of
+    from kavka.pipeline.mirror.running import session
     from kavka.pipeline.spark import register
 
     spark = register(session(f"local[{CORES}]", {"spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1"}))
+    with Admin(bootstrap_servers=source) as admin:
+        for topic, count in (("warm", WARM_UP), ("large", records)):
+            admin.create_topics([NewTopic(topic, partitions)])
+            fill(source, topic, count)
+    rates = [_source_alone(spark, source, topic, partitions, n) for topic, n in _rounds(records)]
+    mirrored = [_mirror(spark, source, target, topic, n, partitions) for topic, n in _rounds(records)[:2]]
+    spark.stop()
+    return {"source": max(rates[1:]), **mirrored[-1]}
+
+
+def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partitions: int) -> dict[str, float]:
+    """Records/s while there is something to do; then the lag."""
+    from kavka.pipeline.mirror.running import Mirror
+    from kavka.pipeline.mirror.settings import flows_of
+
     file = {
         "clusters": "A, B",
         "A.bootstrap.servers": source,
         "B.bootstrap.servers": target,
         "A->B.enabled": "true",
+        "A->B.topics": topic,
         "emit.heartbeats.enabled": "false",
-        # What is mirrored is what has its counterpart in the target, which is made here when its time has come.
-        "refresh.topics.enabled": "false",
-        "refresh.topics.interval.seconds": "1",
-        "emit.checkpoints.enabled": "false",
+        "heartbeats.replication.enabled": "false",
+        "refresh.topics.interval.seconds": "5",
+        "progress.group.id": f"mirror-{topic}",
     }
-    with Admin(bootstrap_servers=source) as a, Admin(bootstrap_servers=target) as b:
-        for topic, count in (("warm", WARM_UP), ("large", records)):
-            a.create_topics([NewTopic(topic, partitions)])
-            fill(source, topic, count)
-        rates = [_source_alone(spark, source, topic, partitions, n) for topic, n in _rounds(records)]
-        mirror = Mirror(flows_of(file), spark)
-        (flow,) = mirror.flows
-        seen: dict[int, Any] = {}
-        b.create_topics([NewTopic("A.warm", partitions)])
-        mirror.start()
-        try:
-            _until(lambda: _batches(flow, seen) and _count(target, "A.warm", partitions) >= WARM_UP)
-            before = set(seen)
-            b.create_topics([NewTopic("A.large", partitions)])
-            _until(lambda: _batches(flow, seen) and _count(target, "A.large", partitions) >= records)
-            _until(lambda: _batches(flow, seen) and flow.status.total_lag == 0)
-            busy = [p for number, p in seen.items() if number not in before and p["numInputRows"]]
-            seconds = sum(p["durationMs"]["triggerExecution"] for p in busy) / 1000
-            lag = _lag(source, target, partitions)
-        finally:
-            mirror.stop()
-    spark.stop()
-    return {"source": max(rates[1:]), "mirror": records / seconds, "batches": len(busy), "lag": lag}
+    mirror = Mirror(flows_of(file), spark)
+    (flow,) = mirror.flows
+    seen: dict[int, Any] = {}
+    mirror.start()
+    try:
+        _until(lambda: _batches(flow, seen) and flow.status.records >= count)
+        busy = [p for p in seen.values() if p["numInputRows"]]
+        seconds = sum(p["durationMs"]["triggerExecution"] for p in busy) / 1000
+        lag = _lag(source, target, topic, partitions) if topic == "large" else 0.0
+    finally:
+        mirror.stop()
+    return {"mirror": count / seconds, "batches": len(busy), "lag": lag}
 
 
 def _rounds(records: int) -> list[tuple[str, int]]:
@@ -146,20 +149,20 @@ def _count(servers: str, topic: str, partitions: int) -> int:
     return sum(one.offset for one in found.values())
 
 
-def _lag(source: str, target: str, partitions: int) -> float:
+def _lag(source: str, target: str, topic: str, partitions: int) -> float:
     """Seconds from the last record's acknowledgement in the source until it is in the target."""
     from kavka import Producer
 
-    wanted = _count(target, "A.large", partitions)
+    wanted = _count(target, f"A.{topic}", partitions)
     with Producer(bootstrap_servers=source, linger_ms=5) as producer:
         until = time.monotonic() + TRICKLE_S
         while time.monotonic() < until:
             for _ in range(200):
-                producer.send("large", b"x" * 1000)
+                producer.send(topic, b"x" * 1000)
                 wanted += 1
             time.sleep(0.02)
     began = time.monotonic()
-    _until(lambda: _count(target, "A.large", partitions) >= wanted)
+    _until(lambda: _count(target, f"A.{topic}", partitions) >= wanted)
     return time.monotonic() - began
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import subprocess
 import urllib.request
 from collections import Counter
@@ -15,6 +17,7 @@ import pytest
 from kavka import Admin, Consumer, NewTopic, Producer
 from kavka.client.admin.types import ConfigResource, NewPartitions
 from kavka.common.types import TopicPartition
+from kavka.pipeline.mirror import running
 from kavka.pipeline.mirror.records import Checkpoint, Heartbeat, OffsetSync
 from kavka.pipeline.mirror.running import Mirror
 from kavka.pipeline.mirror.settings import flows_of
@@ -27,6 +30,7 @@ from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 PARTITIONS = 3
 TIME = 1_700_000_000_000
@@ -343,3 +347,24 @@ def test_the_older_mirrormaker_into_apache_kafka(spark: Any, pair: Pair, java_pa
             mirror.stop()
     finally:
         apache.close()
+
+
+def test_the_program_of_the_document_and_the_example_run(
+    spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Shared:
+        """The session of all tests, which nobody stops."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(running, "session", lambda *_: Shared())
+    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "mirror.md").read_text(), re.M | re.S)
+    program = program.replace("localhost:9092", pair.a.bootstrap_servers)
+    exec(compile(program.replace("localhost:9192", pair.b.bootstrap_servers), "mirror.md", "exec"), {})
+    assert "A->B: " in capsys.readouterr().out
+    runpy.run_path(str(ROOT / "examples" / "mirror.py"))["main"]()
+    assert "the group has handled 600 orders at two" in capsys.readouterr().out
