@@ -30,6 +30,7 @@ PRODUCER_DEFAULTS = {
     "delivery.timeout.ms": str(0x7FFFFFFF),
     "max.block.ms": str(0x7FFFFFFF),
     "max.request.size": str(64 * 1024 * 1024),
+    "batch.size": str(256 * 1024),
     "batch.max.bytes": str(512 * 1024),
     "linger.ms": "5",
 }

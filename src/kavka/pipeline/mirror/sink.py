@@ -1,7 +1,9 @@
-"""What a flow writes: batches of records into the partitions of the same numbers, and then which offset became which.
+"""What a flow writes: stretches of partitions, fetched from the source and sent to the partitions of the same numbers
+of the target, batch by batch and unopened; and then which offset became which.
 
-The offset syncs of a batch are written when the batch is, with transactions when they are committed. A crash in between
-leaves them out, and the next batch brings newer ones: until then groups are translated to where they were before.
+The offset syncs of a batch of the stream are written when it is done, with transactions when they are committed. A
+crash in between leaves them out, and the next batch brings newer ones: until then groups are translated to where they
+were before.
 """
 
 from __future__ import annotations
@@ -9,21 +11,26 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kavka.client.consumer.buffer import WholeBatch
+from kavka.client.consumer.ranges import batch_range
 from kavka.client.producer.producer import Producer
 from kavka.client.producer.whole import BatchFuture
-from kavka.common.errors import KafkaError
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.records import RUN_HEADER, OffsetSync, run_header
 from kavka.pipeline.mirror.runs import MOST_NEW, Run, joined, thinned
-from kavka.pipeline.mirror.source import SCHEMA
-from kavka.pipeline.spark.errors import one_clear_line
+from kavka.pipeline.mirror.source import SCHEMA, read_options
+from kavka.pipeline.spark.errors import PipelineError, one_clear_line
+from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SinkOptions, sink_options
+from kavka.pipeline.spark.reading import in_pieces
 from kavka.pipeline.spark.rows import Future, Layout
 from kavka.pipeline.spark.sink import task_attempt
 from kavka.pipeline.spark.two_phase import Report, abort_reports, commit_stream, write_stream
@@ -32,8 +39,21 @@ from kavka.records.reader import read_records
 
 log = logging.getLogger(__name__)
 
-_SOURCE, _TOPIC, _PARTITION, _FIRST, _END, _RECORDS = range(len(SCHEMA.fields))
-LAYOUT = Layout(None, _RECORDS, topic=_TOPIC, partition=_PARTITION)
+LAYOUT = Layout(None, SCHEMA.names.index("range"))
+# Of batches that are on their way: beyond this many, those that are done are taken off before the next is sent.
+_MANY = 256
+# What the target says of records that it will never take.
+REFUSED = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 _SYNC_TIMEOUT = 30.0
 
 
@@ -53,16 +73,14 @@ class Moved(WriterCommitMessage):
 
     runs: Mapping[tuple[str, int], Sequence[Run]]
     records: int
-    dropped: int = 0
     report: Report | None = None
 
 
 class _Forgiving:
-    """A future whose failure counts and is no more than that (`--abort.on.send.failure false`)."""
+    """A future whose failure is told and no more than that (`--abort.on.send.failure false`)."""
 
-    def __init__(self, future: BatchFuture, moves: Moves) -> None:
+    def __init__(self, future: BatchFuture) -> None:
         self._future = future
-        self._moves = moves
 
     def done(self) -> bool:
         return self._future.done()
@@ -71,8 +89,7 @@ class _Forgiving:
         try:
             return self._future.get(timeout)
         except KafkaError as error:
-            log.error("%d records were not stored and are left out: %s", self._future.count, error)
-            self._moves.dropped += self._future.count
+            log.error("%d records were not written and are left out: %s", self._future.count, error)
             return None
 
 
@@ -80,40 +97,60 @@ class _Forgiving:
 class Moves:
     """What one task sends."""
 
-    forgiving: bool = False
-    dropped: int = 0
+    flow: Flow
     records: int = 0
-    _sent: list[tuple[str, int, Sequence[int], BatchFuture]] = field(default_factory=list)
-    """Topic of the source, partition, the offsets there, and what became of them."""
+    _runs: dict[tuple[str, int], list[Run]] = field(default_factory=dict)
+    _sent: deque[tuple[tuple[str, int], Sequence[int], BatchFuture]] = field(default_factory=deque)
+    """Topic of the source and partition, the offsets there, and what becomes of them; in order."""
 
     def send(self, producer: Producer, rows: pa.RecordBatch, where: Layout) -> list[Future]:
-        sources, topics, partitions, firsts, ends = (rows.column(index).to_pylist() for index in range(_RECORDS))
-        column = rows.column(_RECORDS)
+        """Fetch and send the stretches that the rows stand for. What is left to wait for: the first batch, and the
+        last ones."""
         out: list[Future] = []
-        for index, topic in enumerate(topics):
-            partition, first, end = partitions[index], firsts[index], ends[index]
-            data = memoryview(column[index].as_buffer())
-            future = producer.send_batch(topic, partition, data, first, end)
-            self.records += future.count
-            offsets: Sequence[int] = range(first, end)
-            if future.count < end - first:
-                # Compacted: which offsets have a record is in the records alone.
-                offsets = [r.offset for r in read_records(data, verify_crc=False) if first <= r.offset < end]
-            self._sent.append((sources[index], partition, offsets, future))
-            out.append(_Forgiving(future, self) if self.forgiving else future)
-        return out
+        options = read_options(self.flow)
+        for row in rows.to_pylist():
+            wanted = Range(row["source"], row["partition"], row["first"], row["end"])
+            for batches in in_pieces(options, wanted, batch_range, lambda found: found[-1].end):
+                for batch in batches:
+                    future = self._send(producer, wanted, row["topic"], batch)
+                    if future.count and not out:
+                        out.append(self._outcome(future))
+                while len(self._sent) > _MANY and self._sent[0][2].done():
+                    self._settle()
+        return out + [self._outcome(future) for _, _, future in self._sent]
+
+    def _send(self, producer: Producer, wanted: Range, topic: str, batch: WholeBatch) -> BatchFuture:
+        future = producer.send_batch(topic, wanted.partition, batch.data, batch.first, batch.end)
+        self.records += future.count
+        offsets: Sequence[int] = range(batch.first, batch.end)
+        if future.count < len(offsets):
+            # Compacted: which offsets have a record is in the records alone.
+            found = read_records(batch.data, verify_crc=False)
+            offsets = [record.offset for record in found if batch.first <= record.offset < batch.end]
+        self._sent.append(((wanted.topic, wanted.partition), offsets, future))
+        return future
+
+    def _outcome(self, future: BatchFuture) -> Future:
+        return future if self.flow.abort_on_failure else _Forgiving(future)
+
+    def _settle(self) -> None:
+        """Of the oldest, which is done."""
+        partition, offsets, future = self._sent.popleft()
+        self._outcome(future).get(0)
+        runs = self._runs.setdefault(partition, [])
+        at = 0
+        for downstream, count in future.offsets():
+            if downstream >= 0:
+                runs += _runs_of(offsets[at : at + count], downstream)
+            at += count
+        if len(runs) > 2 * MOST_NEW:
+            self._runs[partition] = thinned(joined(runs), MOST_NEW)
 
     def runs(self) -> dict[tuple[str, int], list[Run]]:
         """When everything is done."""
-        found: dict[tuple[str, int], list[Run]] = {}
-        for topic, partition, offsets, future in self._sent:
-            runs = found.setdefault((topic, partition), [])
-            at = 0
-            for downstream, count in future.offsets():
-                if downstream >= 0:
-                    runs += _runs_of(offsets[at : at + count], downstream)
-                at += count
-        return {partition: thinned(joined(runs), MOST_NEW) for partition, runs in found.items() if runs}
+        while self._sent:
+            self._settle()
+        return {partition: thinned(joined(runs), MOST_NEW) for partition, runs in self._runs.items() if runs}
 
 
 def _runs_of(offsets: Sequence[int], downstream: int) -> list[Run]:
@@ -131,13 +168,18 @@ class MirrorStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with one_clear_line():
             options = write_options(self._flow)
-            moves = Moves(forgiving=not self._flow.abort_on_failure)
+            moves = Moves(self._flow)
             report = None
-            if options.exactly_once:
-                report = write_stream(options, LAYOUT, iterator, task_attempt(options), moves.send)
-            else:
-                write(options, LAYOUT, iterator, moves.send)
-            return Moved(moves.runs(), moves.records, moves.dropped, report)
+            try:
+                if options.exactly_once:
+                    report = write_stream(options, LAYOUT, iterator, task_attempt(options), moves.send)
+                else:
+                    write(options, LAYOUT, iterator, moves.send)
+                return Moved(moves.runs(), moves.records, report)
+            except KafkaError as error:
+                if error.code not in REFUSED:
+                    raise
+                raise PipelineError(f"a record was not written: {error}") from None
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with one_clear_line():

@@ -1,4 +1,8 @@
-"""What a flow reads: the data source `kavka-mirror` for Spark. A row is a batch of records, unopened.
+"""What a flow reads: the data source `kavka-mirror` for Spark. A row is a stretch of a partition, one for each task.
+
+The records themselves do not come through Spark, which would copy each of them four times and do nothing with them: the
+task that writes a stretch fetches it (`sink.py`). What is read when, and what is done, is decided here as for every
+source of ours.
 
 Which topics are read follows the filters of the flow, and what there is in the target: a partition is read from when
 its counterpart is there. Who makes the counterparts is `topics.py`.
@@ -21,12 +25,12 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import one_clear_line
-from kavka.pipeline.spark.offsets import Offsets
+from kavka.pipeline.spark.offsets import Offsets, Range
 from kavka.pipeline.spark.options import EARLIEST, LATEST, SourceOptions, source_options
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
 
 FORMAT = "kavka-mirror"
-# `first` up to, not including, `end` are the offsets that are wanted of the batch.
+# `range` is what the row stands for, as text: what a task that is run again is compared by.
 SCHEMA = StructType(
     [
         StructField("source", StringType()),
@@ -34,17 +38,7 @@ SCHEMA = StructType(
         StructField("partition", IntegerType()),
         StructField("first", LongType()),
         StructField("end", LongType()),
-        StructField("records", BinaryType()),
-    ]
-)
-_ARROW = pa.schema(
-    [
-        pa.field("source", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("first", pa.int64()),
-        pa.field("end", pa.int64()),
-        pa.field("records", pa.binary()),
+        StructField("range", BinaryType()),
     ]
 )
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -116,7 +110,7 @@ class MirrorStreamReader(KavkaStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_clear_line():
             if isinstance(partition, OffsetRange):
-                yield from _read(self._flow, self._options, partition)
+                yield row_of(self._flow, partition.wanted)
 
     def stop(self) -> None:
         cluster = self._cluster
@@ -125,25 +119,16 @@ class MirrorStreamReader(KavkaStreamReader):
             cluster.close_target()
 
 
-def _read(flow: Flow, options: SourceOptions, partition: OffsetRange) -> Iterator[pa.RecordBatch]:
-    from kavka.client.consumer.ranges import batch_range
-    from kavka.pipeline.spark.reading import in_pieces
-
-    wanted = partition.wanted
-    remote = flow.remote_topic(wanted.topic)
-    for batches in in_pieces(options, wanted, batch_range, lambda found: found[-1].end):
-        rows = len(batches)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([wanted.topic] * rows, pa.string()),
-                pa.array([remote] * rows, pa.string()),
-                pa.array([wanted.partition] * rows, pa.int32()),
-                pa.array([batch.first for batch in batches], pa.int64()),
-                pa.array([batch.end for batch in batches], pa.int64()),
-                pa.array([batch.data for batch in batches], pa.binary()),
-            ],
-            schema=_ARROW,
-        )
+def row_of(flow: Flow, wanted: Range) -> pa.RecordBatch:
+    columns: list[tuple[Any, pa.DataType]] = [
+        (wanted.topic, pa.string()),
+        (flow.remote_topic(wanted.topic), pa.string()),
+        (wanted.partition, pa.int32()),
+        (wanted.start, pa.int64()),
+        (wanted.end, pa.int64()),
+        (f"{wanted.tp} {wanted.start} {wanted.end}".encode(), pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays([pa.array([value], kind) for value, kind in columns], names=SCHEMA.names)
 
 
 class MirrorCluster(SourceCluster):
