@@ -66,10 +66,9 @@ class Translation:
             if last.upstream < run.upstream:
                 runs.append(replace(last, count=run.upstream - last.upstream))
                 break
-        self._runs = joined([*runs[-1:], run]) if runs else [run]
-        self._runs = runs[:-1] + self._runs if runs else self._runs
-        if len(self._runs) > MOST_RUNS:
-            self._runs = thinned(self._runs, MOST_RUNS // 2)
+        runs[-1:] = joined([*runs[-1:], run])
+        if len(runs) > MOST_RUNS:
+            self._runs = thinned(runs, MOST_RUNS // 2)
 
     def downstream(self, upstream: int) -> int | None:
         """Where a group that will read `upstream` next in the source has to go on in the target: nothing is left out,
