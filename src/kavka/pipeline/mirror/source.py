@@ -98,14 +98,18 @@ class MirrorStreamReader(KavkaStreamReader):
         """Where the last run got to; what has no progress begins where the flow says."""
         cluster = self.cluster
         committed = cluster.admin.list_consumer_group_offsets(self._flow.group, partitions) if partitions else {}
-        first = cluster.earliest(partitions)
+        first, last = cluster.earliest(partitions), cluster.latest(partitions)
         reset = EARLIEST if self._flow.reset == "earliest" else LATEST
         new = [tp for tp in partitions if committed.get(tp) is None]
         found = dict(cluster.resolve(reset, new, "startingOffsets")) if new else {}
         for tp, done in committed.items():
             if done is not None:
-                found[tp] = max(done.offset, first[tp])
+                # Beyond the end: the topic was made again since.
+                found[tp] = max(done.offset, first[tp]) if done.offset <= last[tp] else first[tp]
         return found
+
+    def begin_again(self, tp: TopicPartition, end: int) -> int:
+        return self.cluster.earliest([tp])[tp]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_clear_line():

@@ -237,11 +237,15 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for tp, offset in until.items():
                 if offset < begin[tp]:
                     self._lost(f"{tp} ended at {begin[tp]} and ends at {offset} now: it was deleted and made again")
-            until = {tp: max(offset, begin[tp]) for tp, offset in until.items()}
+                    begin[tp] = self.begin_again(tp, offset)
             return [
                 OffsetRange(one)
                 for one in plan(begin, until, options.min_partitions, options.max_records_per_partition)
             ]
+
+    def begin_again(self, tp: TopicPartition, end: int) -> int:
+        """Where to go on in a partition that was made again and ends there now."""
+        return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
