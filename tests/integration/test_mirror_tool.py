@@ -209,7 +209,7 @@ def test_what_is_wrong_is_told_in_one_line(world: World) -> None:
         assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
-RECORDS = 24_000
+RECORDS = 9_000
 CRASH_FILE = """
 clusters = A, B, C
 A.bootstrap.servers = localhost:9092
@@ -221,7 +221,7 @@ topics = numbers
 A->B.exactly.once.source.support = enabled
 A->B.state.dir = {folder}/state
 A->C.replication.policy.class = IdentityReplicationPolicy
-max.records.per.batch = 2000
+max.records.per.batch = 1500
 emit.heartbeats.enabled = false
 emit.checkpoints.enabled = false
 """
