@@ -21,10 +21,11 @@ from kavka.streams import (
     StoreQueryParameters,
     Stores,
     StreamsBuilder,
+    StreamThreadExceptionResponse,
     TimeWindows,
     Topology,
 )
-from tests.integration.test_streams_spark import config, fill
+from tests.integration.test_streams_spark import config, fill, read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
@@ -134,6 +135,54 @@ def test_stores_are_read_while_the_application_runs(
         again.process_all_available()
         by_value = again.store(StoreQueryParameters.from_name_and_type("by-value", TYPES.key_value_store()))
         wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the counts anew", interval=1)
+
+
+def test_an_application_goes_on_after_an_error_if_its_handler_says_so_and_after_a_pause(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    output = f"{topic}-out"
+    admin.create_topics([NewTopic(topic, 1), NewTopic(output, 1)])
+    broken = tmp_path / "broken"
+    broken.touch()
+    path = str(broken)
+
+    def fragile(value: str) -> str:
+        if Path(path).exists():
+            raise ValueError("it is broken")
+        return value.upper()
+
+    asked: list[str] = []
+
+    def handler(error: BaseException) -> str:
+        asked.append(str(error))
+        broken.unlink()
+        return StreamThreadExceptionResponse.REPLACE_THREAD
+
+    builder = StreamsBuilder()
+    builder.stream(topic).map_values(fragile).to(output)
+    streams = KafkaStreams(builder.build(), config(target, f"app-{topic}", tmp_path / "state"), spark)
+    streams.set_uncaught_exception_handler(handler)
+
+    def written() -> list[bytes]:
+        assert streams.exception() is None
+        # At least once: a micro-batch that was cut short is written again.
+        return list(dict.fromkeys(one.value for one in read_all(target, output)))
+
+    with streams:
+        fill(target, topic, [(b"k", b"one", 1000)])
+        wait_until(lambda: written() == [b"ONE"], timeout=240, what="the record that failed at first", interval=0.5)
+        assert len(asked) == 1
+        assert "it is broken" in asked[0]
+        wait_until(lambda: streams.state() == "RUNNING", timeout=60, what="RUNNING again")
+        streams.pause()
+        assert streams.is_paused()
+        assert streams.query is not None
+        assert not streams.query.isActive
+        fill(target, topic, [(b"k", b"two", 2000)])
+        streams.resume()
+        wait_until(lambda: written() == [b"ONE", b"TWO"], timeout=240, what="the record of the pause", interval=0.5)
+        assert not streams.is_paused()
+    assert streams.state() == "NOT_RUNNING"
 
 
 def told_of(streams: KafkaStreams, topic: str) -> None:

@@ -74,6 +74,7 @@ from kavka.pipeline.streams.windows import (
 if TYPE_CHECKING:
     from kavka.pipeline.streams.application import KafkaStreams as KafkaStreams
     from kavka.pipeline.streams.application import State as State
+    from kavka.pipeline.streams.application import StreamThreadExceptionResponse as StreamThreadExceptionResponse
 
 __all__ = [
     "Branched",
@@ -121,6 +122,7 @@ __all__ = [
     "StoreQueryParameters",
     "Stores",
     "StreamJoined",
+    "StreamThreadExceptionResponse",
     "StreamsBuilder",
     "StreamsException",
     "StreamsMetadata",
@@ -150,7 +152,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("KafkaStreams", "State"):
+    if name in ("KafkaStreams", "State", "StreamThreadExceptionResponse"):
         from kavka.pipeline.streams import application
 
         return getattr(application, name)

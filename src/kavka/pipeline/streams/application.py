@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT = 30.0
+_BEFORE_AGAIN = 1.0
+_BATCH_ENDS = 5.0
 # As Kafka Streams makes repartition topics: what is in them is not gone before it is read, however old it is.
 _OWN_TOPIC = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(50 * 1024 * 1024)}
 _READ_ALL = -2
@@ -58,6 +60,14 @@ class State:
     NOT_RUNNING = "NOT_RUNNING"
     PENDING_ERROR = "PENDING_ERROR"
     ERROR = "ERROR"
+
+
+class StreamThreadExceptionResponse:
+    """What a handler of uncaught exceptions may say: go on from the last finished micro-batch, or end."""
+
+    REPLACE_THREAD = "REPLACE_THREAD"
+    SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
+    SHUTDOWN_APPLICATION = "SHUTDOWN_APPLICATION"
 
 
 class KafkaStreams:
@@ -78,6 +88,9 @@ class KafkaStreams:
         self._planned_as: tuple[Topology, Plan] | None = None
         self._reader: StateReader | None = None
         self._swapping = threading.Lock()
+        self._paused = False
+        # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it back.
+        self._held = False
         self._error: StreamsException | None = None
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
@@ -110,7 +123,7 @@ class KafkaStreams:
         self._to(State.PENDING_SHUTDOWN)
         with self._swapping:
             if self._query is not None:
-                self._query.stop()
+                _stop(self._query, timeout)
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(timeout)
         return self._state == State.NOT_RUNNING
@@ -130,8 +143,24 @@ class KafkaStreams:
         self._listener = listener
 
     def set_uncaught_exception_handler(self, handler: Callable[[BaseException], Any]) -> None:
+        """`handler(error)` gives REPLACE_THREAD to go on, after a second; anything else ends the application."""
         self._only_before_start()
         self._handler = handler
+
+    def pause(self) -> None:
+        """Work on nothing until `resume`. The state stays RUNNING, and stores can be read."""
+        with self._swapping:
+            if self._state == State.RUNNING and self._query is not None and not self._paused:
+                self._paused = self._held = True
+                _stop(self._query)
+
+    def resume(self) -> None:
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def is_paused(self) -> bool:
+        return self._paused
 
     def describe(self) -> TopologyDescription:
         return self._topology.describe()
@@ -215,7 +244,8 @@ class KafkaStreams:
         own = {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
         committed = self._settings.exactly_once or self._settings.clients.get("isolation.level") == "read_committed"
         with self._admin() as admin:
-            wanted = ends(admin, source_topics(self._with_topics(admin)) | own, committed)
+            read = self._topology if self._planned_as is None else self._planned_as[0]
+            wanted = ends(admin, source_topics(read) | own, committed)
             # Each of the application's topics is written to by those that read the ones before it.
             for _ in range(len(own) + 1):
                 if not self._reached(wanted):
@@ -265,26 +295,54 @@ class KafkaStreams:
         if old != state and self._listener is not None:
             self._listener(state, old)
 
-    def _fail(self, error: BaseException) -> None:
-        self._error = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
-        log.error("%s stops: %s", self._settings.application_id, self._error)
+    def _fail(self, error: BaseException, may_go_on: bool = False) -> bool:
+        """Tell the handler. It ends the application, unless that says otherwise: then False."""
+        told = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
+        response = None if self._handler is None else self._handler(told)
+        if may_go_on and response == StreamThreadExceptionResponse.REPLACE_THREAD:
+            log.warning("%s starts again after: %s", self._settings.application_id, told)
+            return False
+        self._error = told
+        log.error("%s stops: %s", self._settings.application_id, told)
         self._to(State.PENDING_ERROR)
-        if self._handler is not None:
-            self._handler(self._error)
         self._to(State.ERROR)
+        return True
 
     def _watch(self) -> None:
-        try:
-            while not self._ended():
-                if self._topics_changed():
+        error: Exception | None = None
+        while True:
+            try:
+                if error is not None:
+                    if self._fail(error, may_go_on=True):
+                        return
+                    error = None
+                    self._closing(_BEFORE_AGAIN)
                     self._start_again()
-        except Exception as error:
-            if self._state == State.PENDING_SHUTDOWN:
-                self._to(State.NOT_RUNNING)
-            else:
-                self._fail(error)
-            return
+                elif self._ended():
+                    if not self._paused_until_resumed():
+                        break
+                    self._start_again()
+                elif self._topics_changed():
+                    self._start_again()
+            except Exception as what:
+                if self._state == State.PENDING_SHUTDOWN:
+                    break
+                error = what
         self._to(State.NOT_RUNNING)
+
+    def _closing(self, timeout: float | None) -> bool:
+        """Wait until it is being closed; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state == State.PENDING_SHUTDOWN, timeout)
+
+    def _paused_until_resumed(self) -> bool:
+        """Whether the query ended because of `pause` and is to go on now."""
+        with self._changed:
+            if not self._held:
+                return False
+            self._changed.wait_for(lambda: not self._paused or self._state == State.PENDING_SHUTDOWN)
+            self._held = False
+            return self._state != State.PENDING_SHUTDOWN
 
     def _ended(self) -> bool:
         """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look for new topics."""
@@ -309,10 +367,10 @@ class KafkaStreams:
     def _start_again(self) -> None:
         """With the topics that are there now. What the query had not finished, the next one does."""
         with self._swapping:
-            if self._state != State.RUNNING or self._query is None:
+            if self._state not in (State.RUNNING, State.REBALANCING) or self._query is None:
                 return
             self._to(State.REBALANCING)
-            self._query.stop()
+            _stop(self._query)
             self._query = self._started()
         if self._state == State.REBALANCING:
             self._to(State.RUNNING)
@@ -419,6 +477,15 @@ class KafkaStreams:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.folder / "topology.json")
+
+
+def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
+    """Between two micro-batches, if one ends soon: one that is cut short is done again by the next start, and what it
+    had written already is written twice unless that is exactly once."""
+    limit = time.monotonic() + min(_BATCH_ENDS, _BATCH_ENDS if timeout is None else timeout)
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit:
+        time.sleep(0.01)
+    query.stop()
 
 
 def source_frame(
