@@ -22,6 +22,7 @@ from kavka.pipeline.connect.stores import (
     Status,
     StatusStore,
 )
+from kavka.pipeline.connect.tasks import checkpoint_of
 
 
 def test_configurations_are_kafka_connects_records() -> None:
@@ -126,3 +127,21 @@ def test_a_task_that_is_stopped_waits_no_longer() -> None:
 
     with pytest.raises(Stopped):
         Retries(-1, 60_000, stop).call("it", work)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", "7", '{"properties": 3}', "null"])
+def test_what_others_have_written_to_the_topics_counts_as_nothing(text: str) -> None:
+    table = MemoryTable()
+    keys = ("connector-c", "target-state-c", "status-connector-c", "status-task-c-0", "status-topic-t:connector-c")
+    table.put(dict.fromkeys((*keys, "no key of ours", "7", '["c",{"kavka.batch":"plan"}]', '["c",3]'), text))
+    assert ConfigStore(table).names() == [] and ConfigStore(table).target("c") == STARTED
+    assert StatusStore(table).connector("c") is None and StatusStore(table).topics("c") == []
+    if not text.startswith("{"):
+        assert OffsetStore(table).entries("c") == [] and OffsetStore(table).plan("c") is None
+
+
+def test_no_name_of_a_connector_leads_out_of_the_folder_of_checkpoints() -> None:
+    assert checkpoint_of("/points/", "my connector") == "/points/my%20connector"
+    for name in ("..", ".", "../other", "a/b", "/etc"):
+        assert checkpoint_of("/points", name).startswith("/points/")
+        assert Path(checkpoint_of("/points", name)).name not in ("..", ".", "other", "b", "etc")

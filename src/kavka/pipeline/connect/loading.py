@@ -51,7 +51,7 @@ def load(option: str, name: str, known: Mapping[str, str], what: str) -> tuple[t
         if not module or base.startswith(_JAVA):
             raise ImportError(f"known are {', '.join(sorted(known))}, and your own by module.Class")
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         message = f"Invalid value {name} for configuration {option}: Class {name} could not be found: {error}"
         raise ConfigErrors({option: [message]}) from None
     if not isinstance(found, type):

@@ -39,7 +39,7 @@ def load(name: str) -> type[Source] | type[Sink]:
         if not module:
             raise ImportError(f"known are {', '.join(sorted(one.name for one in PLUGINS))}; your own is module.Class")
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         message = f"Failed to find any class that implements Connector and which name matches {name}: {error}"
         raise ConfigErrors({CLASS: [message]}) from None
     if not isinstance(found, type) or not issubclass(found, (Source, Sink)):

@@ -26,7 +26,7 @@ PROCESSING, AVAILABLE_NOW = "processing-time", "available-now"
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_CONTROL = Satisfies(
-    "non-empty without ISO control characters and without a slash",
+    "non-empty, without control characters",
     lambda name: bool(name.strip()) and all(ord(char) >= 32 and ord(char) != 127 for char in name),
 )
 

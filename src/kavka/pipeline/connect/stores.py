@@ -107,17 +107,16 @@ class ConfigStore:
 
     def names(self) -> list[str]:
         prefix = "connector-"
-        return sorted(key[len(prefix) :] for key, _ in self._table.items() if key.startswith(prefix))
+        names = [key[len(prefix) :] for key, _ in self._table.items() if key.startswith(prefix)]
+        return sorted(name for name in names if self.config(name) is not None)
 
     def config(self, name: str) -> dict[str, str] | None:
-        text = self._table.get(f"connector-{name}")
-        return None if text is None else json.loads(text).get("properties", {})
+        found = _read(self._table.get(f"connector-{name}"))
+        given = None if found is None else found.get("properties")
+        return {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else None
 
     def target(self, name: str) -> str:
-        text = self._table.get(f"target-state-{name}")
-        if text is None:
-            return STARTED
-        found = json.loads(text)
+        found = _read(self._table.get(f"target-state-{name}")) or {}
         return str(found.get("state.v2") or found.get("state") or STARTED)
 
     def put(self, name: str, config: Mapping[str, str], target: str | None = None) -> None:
@@ -141,6 +140,15 @@ def _target(state: str) -> str:
         # Workers of before 3.5 know no STOPPED.
         return _text({"state": PAUSED, "state.v2": STOPPED})
     return _text({"state": state, "state.v2": state})
+
+
+def _read(text: str | None) -> dict[str, Any] | None:
+    """What others have written to a topic may be anything: what is no JSON object counts as nothing."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _text(value: Any) -> str:
@@ -169,11 +177,17 @@ class StatusStore:
         return self._get(f"status-task-{name}-0")
 
     def _get(self, key: str) -> Status | None:
-        text = self._table.get(key)
-        if text is None:
+        found = _read(self._table.get(key))
+        if found is None or not found.get("state"):
             return None
-        found = json.loads(text)
-        return Status(found["state"], found.get("worker_id") or "", found.get("trace"), found.get("generation") or 0)
+        trace = found.get("trace")
+        generation = found.get("generation")
+        return Status(
+            str(found["state"]),
+            str(found.get("worker_id") or ""),
+            None if trace is None else str(trace),
+            generation if isinstance(generation, int) else 0,
+        )
 
     def put(self, name: str, connector: Status | None = None, task: Status | None = None) -> None:
         values: dict[str, str | None] = {}
@@ -204,8 +218,8 @@ class StatusStore:
         found = []
         for key, text in self._table.items():
             if key.startswith("status-topic-"):
-                one = json.loads(text)["topic"]
-                if one["connector"] == name:
+                one = (_read(text) or {}).get("topic")
+                if isinstance(one, dict) and one.get("connector") == name and one.get("name"):
                     found.append(str(one["name"]))
         return sorted(found)
 
@@ -255,9 +269,13 @@ class OffsetStore:
         """(partition, offset) pairs, as `GET …/offsets` has them."""
         found = []
         for key, text in self._table.items():
-            owner, partition = json.loads(key)
-            if owner == name and partition != _PLAN:
-                found.append((partition, json.loads(text)))
+            try:
+                owner, partition = json.loads(key)
+            except (ValueError, TypeError):
+                continue
+            offset = _read(text)
+            if owner == name and isinstance(partition, dict) and partition != _PLAN and offset is not None:
+                found.append((partition, offset))
         return found
 
     def offsets(self, name: str, field: str) -> Offsets:
@@ -283,10 +301,9 @@ class OffsetStore:
     # --- plans, for exactly once
 
     def plan(self, name: str) -> Plan | None:
-        text = self._table.get(_key(name, _PLAN))
-        if text is None:
+        found = _read(self._table.get(_key(name, _PLAN)))
+        if found is None:
             return None
-        found = json.loads(text)
         return Plan(found["id"], found["number"], found["start"], found["end"], found["done"])
 
     def identity(self, name: str) -> str:

@@ -193,7 +193,9 @@ def _hear(query: Any, last: int, heard: Callable[[Any], None]) -> int:
 def checkpoint_of(folder: str, name: str) -> str:
     from urllib.parse import quote
 
-    return f"{folder.rstrip('/')}/{quote(name, safe='')}"
+    # No name leads out of the folder.
+    safe = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+    return f"{folder.rstrip('/')}/{safe}"
 
 
 def told(error: BaseException) -> str:

@@ -1,0 +1,107 @@
+"""Connect's REST interface and bad input: an answer with a code and a message, whatever comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect.herder import Herder, NotLeader
+from kavka.pipeline.connect.rest import Api
+from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, StatusStore
+from kavka.pipeline.connect.tasks import Worker
+
+SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
+
+
+class Asked:
+    """Calls the application as a server does."""
+
+    def __init__(self, herder: Herder) -> None:
+        self._app = Api(herder).app()
+
+    def __call__(self, method: str, path: str, body: bytes | Any = b"", query: str = "") -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+            "headers": [(b"host", b"localhost")], "http_version": "1.1", "scheme": "http", "root_path": "",
+            "server": ("localhost", 8083), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0"},
+        }  # fmt: skip
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": data, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
+        found = b"".join(one.get("body", b"") for one in sent[1:])
+        return sent[0]["status"], json.loads(found) if found else None
+
+
+@pytest.fixture
+def herder() -> Herder:
+    converters = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
+    worker = Worker("w:1", converters, lambda: None, "points", OffsetStore(MemoryTable()))  # type: ignore[arg-type, return-value]
+    return Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+
+
+@pytest.fixture
+def ask(herder: Herder) -> Asked:
+    return Asked(herder)
+
+
+@pytest.mark.parametrize(
+    "method, path, body, code",
+    [
+        ("POST", "/connectors", b"{bad", 400),
+        ("POST", "/connectors", b"\xff\xfe", 400),
+        ("POST", "/connectors", [], 400),
+        ("POST", "/connectors", {"name": "x"}, 400),
+        ("POST", "/connectors", {"name": "x", "config": {"file": ["a"]}}, 400),
+        ("POST", "/connectors", {"config": {"connector.class": "FileStreamSource"}}, 400),
+        ("POST", "/connectors", {"name": "x", "config": SOURCE, "initial_state": "sideways"}, 400),
+        ("POST", "/connectors", b"x" * (5 << 20), 413),
+        ("PUT", "/connectors/x/config", b"", 400),
+        ("PUT", "/connectors/x/config", 7, 400),
+        ("PATCH", "/connectors/x/config", {}, 404),
+        ("PATCH", "/connectors/x/offsets", {"offsets": 3}, 400),
+        ("DELETE", "/connectors/x/offsets", b"", 404),
+        ("GET", "/connectors/x/tasks/0/status", b"", 404),
+        ("GET", "/connectors/x/tasks/none/status", b"", 404),
+        ("PUT", "/connectors/x/stop", b"", 404),
+        ("GET", "/connector-plugins/../config", b"", 404),
+        ("PUT", "/connector-plugins/FileStreamSource/config/validate", b"[", 400),
+        ("PUT", "/admin/loggers/root", {"level": "LOUD"}, 404),
+        ("DELETE", "/connectors", b"", 405),
+    ],
+)
+def test_bad_input_is_answered_with_a_code_and_a_message(
+    ask: Asked, method: str, path: str, body: Any, code: int
+) -> None:
+    status, found = ask(method, path, body)
+    assert status == code, found
+    assert found["error_code"] == code and found["message"]
+
+
+def test_a_name_may_have_slashes_and_numbers_are_taken_as_texts(ask: Asked, herder: Herder) -> None:
+    assert ask("PUT", "/connectors/a/b/config", {**SOURCE, "tasks.max": 2})[0] == 201
+    assert herder.config("a/b")["tasks.max"] == "2"
+    assert ask("GET", "/connectors/a/b")[1]["name"] == "a/b"
+    assert ask("GET", "/connectors", query="expand=info&expand=nothing")[1]["a/b"]["info"]["type"] == "source"
+    assert ask("DELETE", "/connectors/a/b") == (204, None)
+
+
+def test_without_a_leader_a_change_is_a_conflict(ask: Asked, herder: Herder) -> None:
+    def nobody() -> None:
+        raise NotLeader(None)
+
+    herder.lead = nobody  # type: ignore[method-assign]
+    status, found = ask("POST", "/connectors", {"name": "x", "config": SOURCE})
+    assert status == 409 and "conflicting operation" in found["message"]
+    herder.lead = lambda: (_ for _ in ()).throw(NotLeader("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
+    assert ask("POST", "/connectors", {"name": "x", "config": SOURCE}, "forward=false")[0] == 409
+    assert ask("POST", "/connectors", {"name": "x", "config": SOURCE})[0] == 500
