@@ -145,6 +145,7 @@ class JdbcSink(Sink):
         self._mode = context["insert.mode"].lower()
         self._run = uuid.uuid4().hex[:8]
         self._stages: dict[str, tuple[str, Merge]] = {}
+        self._has_batches = False
 
     def stop(self) -> None:
         if getattr(self, "_stages", None):
@@ -180,7 +181,9 @@ class JdbcSink(Sink):
         query = query_id(context)
         noted = context.exactly_once and self._mode == "insert"
         if noted:
-            self._make_batches()
+            if not self._has_batches:
+                self._make_batches()
+                self._has_batches = True
             with self._database.connect() as connection:
                 if self._is_done(connection, query, batch_id):
                     log.info("Batch %s of %s was written before", batch_id, context.name)
@@ -199,7 +202,11 @@ class JdbcSink(Sink):
                 if self._is_done(connection, query, batch_id, lock=True):
                     return
                 self._note(connection, query, batch_id, context.name)
-            for merge in merges:
+            for merge, rows in merges:
+                (staged,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
+                if int(staged or 0) != rows:
+                    # A task that Spark ran again, after its rows were committed and before it could say so.
+                    raise DatabaseError(f"{rows} rows were to be written, and there are {staged}: they are again")
                 self._merge(connection, merge)
 
     def _topics(self, context: Context, records: DataFrame) -> list[str]:
@@ -211,8 +218,8 @@ class JdbcSink(Sink):
 
     # --- the stage
 
-    def _stage(self, context: Context, records: DataFrame, topic: str, several: bool, query: str) -> Merge:
-        """Write the records of a topic to its stage."""
+    def _stage(self, context: Context, records: DataFrame, topic: str, several: bool, query: str) -> tuple[Merge, int]:
+        """Write the records of a topic to its stage; how many there were."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -234,29 +241,27 @@ class JdbcSink(Sink):
         rows = records.select(*columns).observe(seen, f.count(f.lit(1)).alias("rows"))
         with told_in_one_line():
             rows.write.format("jdbc").options(**options).mode("append").save()
-        with self._database.connect() as connection:
-            (staged,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
-        if int(staged or 0) != seen.get["rows"]:
-            # A task that Spark ran again, after its rows were committed and before it could say so.
-            raise DatabaseError(f"{seen.get['rows']} rows were to be written, and there are {staged}: they are again")
-        return merge
+        return merge, seen.get["rows"]
 
     def _prepare(self, context: Context, name: str, fields: list[Field], query: str) -> Merge:
         """An empty stage for a table, which is there and has all columns then."""
         database = self._database
         table = database.dialect.table(name)
-        self._see_to_table(context, name, fields)
+        found = self._stages.get(name)
+        columns, keys = tuple(one.name for one in fields), tuple(one.name for one in fields if one.is_key)
+        if found is None or found[1].columns != columns:
+            self._see_to_table(context, name, fields)
         with database.connect() as connection:
-            found = self._stages.get(name)
-            columns, keys = tuple(one.name for one in fields), tuple(one.name for one in fields if one.is_key)
             if found is not None and found[1].columns == columns:
                 connection.execute(f"DELETE FROM {found[0]}" if not self._truncates else f"TRUNCATE TABLE {found[0]}")
                 return found[1]
+            self._stages.pop(name, None)
             stage = self._stage_name(connection, context, name, query, drop=found)
             merge = Merge(database.dialect, table, stage, columns, keys, self._mode, context["delete.enabled"])
             connection.execute(database.dialect.stage(stage, columns, table, merge.extra))
-            self._stages[name] = stage, merge
-            return merge
+        # Not before it is committed.
+        self._stages[name] = stage, merge
+        return merge
 
     @property
     def _truncates(self) -> bool:
