@@ -14,7 +14,8 @@ from kavka.common.types import TopicPartition
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support import wire
 from tests.support.apache import ApacheKafka
-from tests.support.browser import browser, page_of
+from tests.support.browser import browser, expect, page_of
+from tests.support.console import ConsoleProcess, opened, refused, send
 from tests.support.messages import Messages
 from tests.support.processes import wait_until
 
@@ -34,8 +35,6 @@ def kafka(java_parts: None, tmp_path: Path) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 def page(kafka: ApacheKafka, tmp_path: Path) -> Iterator[Page]:
-    from tests.support.console import ConsoleProcess
-
     with (
         browser() as chromium,
         ConsoleProcess(tmp_path, kafka.bootstrap_servers) as console,
@@ -62,10 +61,6 @@ def hang(kafka: ApacheKafka, topic: str, producer_id: int) -> None:
 
 
 def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Page, kafka: ApacheKafka) -> None:
-    from playwright.sync_api import expect
-
-    from tests.support.console import opened, refused, send
-
     servers = kafka.bootstrap_servers
     for name in ("overview", "brokers", "topics", "messages", "groups", "transactions", "pipelines", "alerts"):
         page.goto(f"/c/default/{name}")

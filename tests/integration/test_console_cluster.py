@@ -12,7 +12,7 @@ import pytest
 from kavka import Admin, NewTopic, Producer, TopicPartition
 from kavka.client.admin.types import ConfigResource
 from tests.support.apache import ApacheKafka
-from tests.support.browser import PHONE, browser, page_of
+from tests.support.browser import PHONE, browser, expect, page_of
 from tests.support.cluster import KavkaCluster
 from tests.support.console import ConsoleProcess, of_default, opened, refused, send
 from tests.support.processes import wait_until
@@ -70,8 +70,6 @@ def produce(cluster: KavkaCluster, topic: str, count: int, size: int = 100) -> N
 
 
 def test_the_overview_moves_while_messages_flow(page, cluster, admin):
-    from playwright.sync_api import expect
-
     admin.create_topics([NewTopic("flow", 3, 3)])
     page.goto("/c/default/overview")
     expect(figure(page, "Brokers up")).to_have_text("3")
@@ -99,8 +97,6 @@ def wait_for_rate(page: Page) -> list[float | None]:
 
 
 def test_a_topic_from_its_creation_to_its_end(page, cluster, admin):
-    from playwright.sync_api import expect
-
     page.goto("/c/default/topics")
     create = opened(page, "create")
     create.locator("[name='name']").fill("not a name")
@@ -168,8 +164,6 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin):
 
 
 def test_search_order_and_what_is_hidden(page, admin):
-    from playwright.sync_api import expect
-
     admin.create_topics([NewTopic("apples", 2, 1), NewTopic("pears", 4, 1)])
     page.goto("/c/default/topics")
     expect(page.locator("#topics")).not_to_contain_text("__consumer_offsets")
@@ -194,8 +188,6 @@ def throttle_of(admin: Admin, broker: int) -> str | None:
 
 
 def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin, console):
-    from playwright.sync_api import expect
-
     admin.create_topics([NewTopic("heavy", replica_assignments={0: [0, 1], 1: [1, 0]})])
     produce(cluster, "heavy", 3000, 1000)
     page.goto("/c/default/topics/heavy/move")
@@ -236,8 +228,6 @@ def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin,
 
 
 def test_a_broker_and_what_may_change_while_it_runs(page, admin):
-    from playwright.sync_api import expect
-
     page.goto("/c/default/brokers")
     expect(page.locator("#brokers tbody tr")).to_have_count(3)
     expect(page.locator("#brokers .tag")).to_have_text("controller")
@@ -259,8 +249,6 @@ def test_a_broker_and_what_may_change_while_it_runs(page, admin):
 
 
 def test_rules_of_alerts(page, console):
-    from playwright.sync_api import expect
-
     page.goto("/c/default/alerts")
     add = opened(page, "add")
     add.locator("[name=kind]").select_option("disk")
@@ -288,8 +276,6 @@ def test_rules_of_alerts(page, console):
 
 
 def test_a_broker_dies_while_somebody_looks(page, cluster, console, admin):
-    from playwright.sync_api import expect
-
     page.goto("/c/default/overview")
     expect(figure(page, "Brokers up")).to_have_text("3")
     page.evaluate("window.same = true")
@@ -331,8 +317,6 @@ def test_everything_was_written_down(console):
 
 
 def test_it_fits_a_phone_and_can_be_used_by_keyboard(chromium, console):
-    from playwright.sync_api import expect
-
     with page_of(chromium, console.origin, viewport=PHONE, color_scheme="dark", has_touch=True) as (page, watch):
         for path in ("overview", "topics", "topics/flow", "topics/flow/settings", "brokers", "brokers/1", "alerts"):
             page.goto(f"/c/default/{path}")

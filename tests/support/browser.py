@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.missing import need_command, skip_loudly
 
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:
+    # `browser` skips loudly then, and nobody comes to use it.
+    expect = sync_playwright = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -28,9 +34,7 @@ DESK = {"width": 1280, "height": 900}
 def browser() -> Iterator[Browser]:
     """Chromium without a window. A loud skip where there is none, a failure on CI."""
     path = need_command("chromium", "chromium")
-    try:
-        from playwright.sync_api import expect, sync_playwright
-    except ImportError:
+    if sync_playwright is None:
         skip_loudly("playwright is not here: pip install playwright")
     expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from tests.support.browser import expect
 from tests.support.processes import ManagedProcess, wait_until
 
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ def opened(page: Page, identity: str) -> Locator:
 
 def send(form: Locator, button: str, says: str) -> None:
     """Press a form's button, and see what it is answered, there or on the page that follows."""
-    from playwright.sync_api import expect
-
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
     line = form.locator(".answer.good").or_(page.locator("#said"))
@@ -161,7 +160,5 @@ def send(form: Locator, button: str, says: str) -> None:
 
 def refused(form: Locator, button: str, says: str) -> None:
     """The same, where the answer is a no: in the form, in words."""
-    from playwright.sync_api import expect
-
     form.get_by_role("button", name=button, exact=True).first.click()
     expect(form.locator(".answer.bad")).to_contain_text(re.compile(says))
