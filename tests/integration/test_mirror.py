@@ -28,10 +28,10 @@ from tests.support.kavka_process import KavkaProcess
 from tests.support.missing import skip_loudly
 from tests.support.processes import wait_until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0
+PATIENCE = 240.0
 PARTITIONS = 3
 TIME = 1_700_000_000_000
 
