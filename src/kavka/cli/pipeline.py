@@ -144,23 +144,40 @@ def _told(progress: Any) -> dict[str, Any]:
         return {"batch": 0, "rows_per_second": 0.0, "lag": 0, "state_rows": 0}
     return {
         "batch": progress.batchId,
-        "rows_per_second": progress.processedRowsPerSecond or 0.0,
+        "rows_per_second": _records(progress) / max(0.001, (progress.batchDuration or 0) / 1000),
         "lag": sum(_lag(one) for one in progress.sources),
         "state_rows": sum(one.numRowsTotal for one in progress.stateOperators),
     }
 
 
+def _records(progress: Any) -> int:
+    """How many offsets the batch went through: what Spark counts as rows may be many records each."""
+    return sum(_between(_offsets(one.startOffset), _offsets(one.endOffset)) for one in progress.sources)
+
+
 def _lag(source: Any) -> int:
     """How many records are waiting, where the source says up to which offsets there are some."""
+    return _between(_offsets(source.endOffset), _offsets(source.latestOffset))
+
+
+def _offsets(text: Any) -> dict[str, Any]:
+    """Of a source, as it is in the checkpoint; without any where it is not ours."""
     try:
-        latest, end = json.loads(source.latestOffset), json.loads(source.endOffset)
+        found = json.loads(text)
     except (TypeError, ValueError):
-        return 0
-    behind = 0
-    for topic, partitions in latest.items():
-        if isinstance(partitions, dict):
-            behind += sum(max(0, at - end.get(topic, {}).get(name, 0)) for name, at in partitions.items())
-    return behind
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _between(start: dict[str, Any], end: dict[str, Any]) -> int:
+    """Offsets from the one to the other, of topics that both have; the first batch says itself where it begins."""
+    start = start or end.get("$initial", {})
+    return sum(
+        max(0, at - start[topic].get(name, 0))
+        for topic, partitions in end.items()
+        if topic != "$initial" and topic in start
+        for name, at in partitions.items()
+    )
 
 
 def _status(args: Arguments) -> int:

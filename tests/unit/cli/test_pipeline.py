@@ -53,7 +53,7 @@ class Streams:
         self.asking = True
         os.kill(os.getpid(), self.number)
         self.asking = False
-        return SimpleNamespace(batchId=3, processedRowsPerSecond=None, sources=[], stateOperators=[])
+        return SimpleNamespace(batchId=3, batchDuration=0, sources=[], stateOperators=[])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -77,3 +77,17 @@ def test_a_note_of_a_process_that_is_gone_is_no_job(tmp_path, monkeypatch, capsy
     (tmp_path / "here.json").write_text(json.dumps({"pid": os.getpid(), "state": "RUNNING", "batch": 7}))
     assert pipeline.main(["status", "--json"]) == 0
     assert [job["application.id"] for job in json.loads(capsys.readouterr().out)] == ["here"]
+
+
+def test_progress_counts_offsets_and_not_rows_of_spark():
+    first = SimpleNamespace(
+        startOffset=None,
+        endOffset='{"a": {"0": 7, "1": 3}, "$initial": {"a": {"0": 2, "1": 3}}}',
+        latestOffset='{"a": {"0": 9, "1": 4}}',
+    )
+    later = SimpleNamespace(startOffset='{"b": {"0": 5}}', endOffset='{"b": {"0": 8, "1": 2}}', latestOffset=None)
+    other = SimpleNamespace(startOffset="none of ours", endOffset="1", latestOffset="2")
+    progress = SimpleNamespace(
+        batchId=4, batchDuration=500, sources=[first, later, other], stateOperators=[SimpleNamespace(numRowsTotal=6)]
+    )
+    assert pipeline._told(progress) == {"batch": 4, "rows_per_second": 20.0, "lag": 3, "state_rows": 6}

@@ -489,7 +489,12 @@ def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
 
 
 def source_frame(
-    spark: SparkSession, settings: Settings, topics: Mapping[str, int], policies: Mapping[str, str], limit: bool
+    spark: SparkSession,
+    settings: Settings,
+    topics: Mapping[str, int],
+    policies: Mapping[str, str],
+    limit: bool,
+    form: str = "kavka",
 ) -> DataFrame:
     """A stream of these topics (with their partitions) from where their policies say."""
     options: dict[str, Any] = {
@@ -504,7 +509,7 @@ def source_frame(
         options["kafka.isolation.level"] = "read_committed"
     if limit:
         options["maxOffsetsPerTrigger"] = settings.records_per_batch
-    return spark.readStream.format("kavka").options(**options).load()
+    return spark.readStream.format(form).options(**options).load()
 
 
 def _starting(topics: Mapping[str, int], policies: Mapping[str, str]) -> str:

@@ -13,15 +13,14 @@ from kavka.pipeline.spark import register
 from kavka.pipeline.streams.application import needs_timers, policies_of, source_frame
 from kavka.pipeline.streams.native import native_chains, native_frame
 from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.routed import routed_source
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.topology import Subtopology, Topology
 from kavka.pipeline.streams.workers import (
     OUT,
-    PACKED,
     RESULT,
     Job,
     TaskProcessor,
-    routing_step,
     stateless_step,
     unpacking_step,
 )
@@ -40,7 +39,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
     plan, settings = job.plan, job.settings
     policies = policies_of(job.topology, settings)
 
-    def read(subs: tuple[Subtopology, ...], limit: bool = True) -> DataFrame | None:
+    def read(subs: tuple[Subtopology, ...], limit: bool = True, form: str = "kavka") -> DataFrame | None:
         topics = {
             job.full_name(topic): plan.partitions[topic]
             for sub in subs
@@ -48,7 +47,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
             for topic in source.topics
             if topic not in plan.shuffled
         }
-        return source_frame(spark, settings, topics, policies, limit) if topics else None
+        return source_frame(spark, settings, topics, policies, limit, form) if topics else None
 
     parts: list[Any] = []
     chains = native_chains(job.topology, plan, settings)
@@ -58,10 +57,15 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
     plain = read(tuple(sub for sub in plan.stateless if sub.id not in chains))
     if plain is not None:
         parts.append(plain.mapInArrow(stateless_step(job), OUT))
-    kept = [read((*plan.feeding, *plan.stateful)), read(plan.globals, limit=False)] if plan.stateful else []
+    kept: list[DataFrame | None] = []
+    if plan.stateful:
+        routed = routed_source(job)
+        spark.dataSource.register(routed)
+        name = routed.name()
+        kept = [read((*plan.feeding, *plan.stateful), form=name), read(plan.globals, limit=False, form=name)]
     sources = [one for one in kept if one is not None]
     if sources:
-        rows = reduce(lambda one, two: one.union(two), sources).mapInArrow(routing_step(job), PACKED)
+        rows = reduce(lambda one, two: one.union(two), sources)
         timers = needs_timers(job.topology)
         results = rows.groupBy("task").transformWithState(
             TaskProcessor(job, timers), RESULT, "Append", "ProcessingTime" if timers else "None"
