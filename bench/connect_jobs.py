@@ -57,13 +57,13 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
     from kavka.pipeline.connect.plugins import load
     from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
     from kavka.pipeline.connect.tasks import DONE, Outcome, Task, Worker
-    from kavka.pipeline.connect.worker import _activate
+    from kavka.pipeline.connect.worker import activate
 
     properties = {"bootstrap.servers": servers, "key.converter": STRINGS, "value.converter": STRINGS}
 
     def active() -> Any:
         """The session, known to the thread of the task, as a worker has it."""
-        _activate(spark)
+        activate(spark)
         return spark
 
     worker = Worker("bench", properties, active, str(folder), OffsetStore(MemoryTable()))
