@@ -1,0 +1,94 @@
+"""What a task of the mirror sends, and what it says became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kavka.client.consumer.buffer import WholeBatch
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.pipeline.mirror import sink
+from kavka.pipeline.mirror.runs import Run
+from kavka.pipeline.mirror.sink import LAYOUT, Moves
+from kavka.pipeline.mirror.source import row_of
+from kavka.pipeline.spark.offsets import Range
+from kavka.records.builder import BatchBuilder
+from kavka.records.reader import read_records
+from kavka.records.record import Record
+from tests.unit.pipeline.mirror.test_names import flow
+
+
+def batch(*offsets: int) -> WholeBatch:
+    builder = BatchBuilder(base_offset=offsets[0])
+    for offset in offsets:
+        builder.append(Record(offset=offset, timestamp=1, value=b"v"))
+    return WholeBatch(offsets[0], offsets[-1] + 1, memoryview(bytes(builder.build())))
+
+
+class Future:
+    def __init__(self, offset: int, count: int, error: KafkaError | None) -> None:
+        self.count, self._offset, self._error = count, offset, error
+
+    def done(self) -> bool:
+        return True
+
+    def get(self, timeout: float | None = None) -> str:
+        if self._error is not None:
+            raise self._error
+        return "stored"
+
+    def offsets(self) -> list[tuple[int, int]]:
+        return [(self._offset if self._error is None else -1, self.count)]
+
+
+class Target:
+    """A producer whose records land one after the other; from `refuse` on they are refused."""
+
+    def __init__(self, refuse: int = 1 << 60) -> None:
+        self.next, self._refuse = 0, refuse
+        self.sent: list[tuple[str, int]] = []
+
+    def send_batch(self, topic: str, partition: int, data: Any, first: int, end: int) -> Future:
+        count = sum(first <= record.offset < end for record in read_records(data))
+        error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large") if self.next >= self._refuse else None
+        future = Future(self.next, count, error)
+        self.next += count
+        self.sent.append((topic, partition))
+        return future
+
+
+def sent(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **more: Any) -> Moves:
+    moves = Moves(flow(**more))
+    monkeypatch.setattr(sink, "in_pieces", lambda *_: [[one] for one in batches])
+    rows = row_of(moves.flow, Range("orders", 2, batches[0].first, batches[-1].end))
+    for future in moves.send(target, rows, LAYOUT):  # type: ignore[arg-type]
+        future.get(0)
+    return moves
+
+
+def test_batches_go_to_the_same_partition_and_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target()
+    moves = sent(monkeypatch, target, batch(10, 11, 12), batch(13, 14))
+    assert set(target.sent) == {("A.orders", 2)}
+    assert moves.runs() == {("orders", 2): [Run(10, 0, 5)]}
+    assert moves.records == 5
+
+
+def test_of_a_compacted_batch_every_record_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves = sent(monkeypatch, Target(), batch(10, 12, 13, 17))
+    assert moves.runs() == {("orders", 2): [Run(10, 0, 1), Run(12, 1, 2), Run(17, 3, 1)]}
+
+
+def test_many_batches_are_settled_while_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [batch(number) for number in range(sink._MANY * 2)]
+    moves = sent(monkeypatch, Target(), *batches)
+    assert len(moves._sent) <= sink._MANY
+    assert moves.runs() == {("orders", 2): [Run(0, 0, sink._MANY * 2)]}
+
+
+def test_what_the_target_refuses_ends_the_task_or_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KafkaError, match="too large"):
+        sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2))
+    moves = sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2), abort_on_failure=False)
+    assert moves.runs() == {("orders", 2): [Run(0, 0, 2)]}
