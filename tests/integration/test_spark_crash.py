@@ -22,7 +22,7 @@ from tests.support.spark import start
 from tests.support.spark_crash import GROUPS, STAGES, STREAMS, application, query_of
 from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 RECORDS = 100
 
@@ -74,7 +74,7 @@ def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
             late.update(int(pid) for stage, _, pid in markers if stage == "late_driver")
             return {stage for stage, _, _ in markers} >= halting
 
-        wait_until(all_halted, timeout=400, what="every query in the stage where it is to be killed", interval=0.2)
+        wait_until(all_halted, timeout=600, what="every query in the stage where it is to be killed", interval=0.2)
         wait_until(
             lambda: len(values(read_all(target, f"{topic}-worker_killed"))) >= RECORDS,
             timeout=120,

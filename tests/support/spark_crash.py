@@ -191,17 +191,24 @@ def main() -> None:
         streams.start()
         return streams.query
 
-    queries = {stage: started(stage) for stage in stages}
-    while True:
-        for stage, query in queries.items():
+    def there(stage: str) -> bool:
+        if stage == "worker_killed":
+            return (Path(folder) / stage / "commits" / "2").exists()
+        return any(Path(folder).glob(f"{stage}.*"))
+
+    # One after the other: all at once would be too many new processes for a small machine.
+    for stage in stages:
+        query = started(stage)
+        while not there(stage):
             error = query.exception()
-            if error is None:
-                continue
-            if "failed to connect back" not in str(error):
-                sys.exit(f"{stage}: {error}")
-            # A machine too busy for Spark's ten seconds: what is to be shown is another kind of failure.
-            queries[stage] = started(stage)
-        time.sleep(1)
+            if error is not None:
+                if "failed to connect back" not in str(error):
+                    sys.exit(f"{stage}: {error}")
+                # A machine too busy for Spark's ten seconds: what is to be shown is another kind of failure.
+                query = started(stage)
+            time.sleep(0.1)
+    while True:
+        time.sleep(60)
 
 
 if __name__ == "__main__":
