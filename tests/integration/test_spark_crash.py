@@ -103,11 +103,11 @@ def process_all(one: Any) -> None:
     one.process_all_available() if isinstance(one, KafkaStreams) else one.processAllAvailable()
 
 
-def stop(one: Any) -> None:
+def end(one: Any) -> None:
     one.close() if isinstance(one, KafkaStreams) else one.stop()
 
 
-def query_id(one: Any) -> str:
+def id_of(one: Any) -> str:
     return str(one.query.id if isinstance(one, KafkaStreams) else one.id)
 
 
@@ -172,11 +172,11 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
                 STREAMS, expected
             )
             open_now = [one.transactional_id for one in admin.list_transactions(states=["Ongoing"])]
-            ids = [query_id(one) for one in running.values()]
+            ids = [id_of(one) for one in running.values()]
             assert [name for name in open_now if any(one in name for one in ids)] == []
         finally:
             for one in running.values():
-                stop(one)
+                end(one)
 
 
 def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: Any, tmp_path: Path, topic: str) -> None:
@@ -220,6 +220,6 @@ def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: An
             writer.join()
         for one in (query, streams):
             process_all(one)
-            stop(one)
+            end(one)
         assert values(read_all(broker, f"{topic}-out")) == list(range(written))
         assert counts(read_all(broker, f"{topic}-counts")) == counts_of(range(written))
