@@ -24,9 +24,10 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
 # They start and stop servers, on the usual ports: test_start_stop, test_cluster_tool and test_zookeeper_tools do that;
-# and test_streams_demo runs a pipeline, test_mirror the mirrors.
+# test_streams_demo runs a pipeline, test_mirror_tool the mirrors, test_connect its workers, test_console the console.
 ELSEWHERE = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
+    "connect-standalone", "connect-distributed", "console",
 }  # fmt: skip
 # They go on until somebody ends them; this is what they print first.
 ENDLESS = {

@@ -493,10 +493,10 @@ def source_frame(
     settings: Settings,
     topics: Mapping[str, int],
     policies: Mapping[str, str],
-    limit: bool,
+    most: int | None,
     form: str = "kavka",
 ) -> DataFrame:
-    """A stream of these topics (with their partitions) from where their policies say."""
+    """A stream of these topics (with their partitions) from where their policies say, so many records at a time."""
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "subscribe": ",".join(sorted(topics)),
@@ -507,8 +507,8 @@ def source_frame(
     }
     if settings.exactly_once:
         options["kafka.isolation.level"] = "read_committed"
-    if limit:
-        options["maxOffsetsPerTrigger"] = settings.records_per_batch
+    if most is not None:
+        options["maxOffsetsPerTrigger"] = most
     return spark.readStream.format(form).options(**options).load()
 
 

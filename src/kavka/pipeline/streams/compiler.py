@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
+# Records of a micro-batch, unless the settings say. Tasks hold them all, but those that are counted before the shuffle.
+_KEPT, _COUNTED = 500_000, 4_000_000
 _starting = threading.Lock()
 
 
@@ -40,6 +42,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
     policies = policies_of(job.topology, settings)
 
     def read(subs: tuple[Subtopology, ...], limit: bool = True, form: str = "kavka") -> DataFrame | None:
+        most = (settings.records_per_batch or (_COUNTED if job.counts_only else _KEPT)) if limit else None
         topics = {
             job.full_name(topic): plan.partitions[topic]
             for sub in subs
@@ -47,7 +50,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
             for topic in source.topics
             if topic not in plan.shuffled
         }
-        return source_frame(spark, settings, topics, policies, limit, form) if topics else None
+        return source_frame(spark, settings, topics, policies, most, form) if topics else None
 
     parts: list[Any] = []
     chains = native_chains(job.topology, plan, settings)

@@ -85,7 +85,7 @@ class Settings:
     commit_interval: int = 30_000
     replication_factor: int = -1
     metadata_age: int = 300_000
-    records_per_batch: int = 500_000
+    records_per_batch: int | None = None
     master: str | None = None
     deserialization_handler: Handler = _log_and_fail
     production_handler: Handler = _log_and_fail
@@ -135,7 +135,7 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
         commit_interval=_number(given, "commit.interval.ms", 100, 0),
         metadata_age=_number(given, "metadata.max.age.ms", 300_000, 1),
         replication_factor=_number(given, "replication.factor", -1, -1),
-        records_per_batch=_number(given, "max.records.per.batch", 500_000, 1),
+        records_per_batch=_number(given, "max.records.per.batch", 0, 1) if "max.records.per.batch" in given else None,
         master=given.get("spark.master"),
         deserialization_handler=_handler(
             given.get("deserialization.exception.handler", given.get("default.deserialization.exception.handler")),

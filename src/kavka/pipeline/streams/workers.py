@@ -68,7 +68,12 @@ class Job:
         self.topology, self.settings, self.plan = topology, settings, plan
         self.partitions = dict(partitions)
         self.run, self.caching = run, caching
-        self.combined = {self.full_name(topic) for topic in combinable(topology, plan, settings, caching)}
+        combined = combinable(topology, plan, settings, caching)
+        self.combined = {self.full_name(topic) for topic in combined}
+        # Whether nothing but counts goes through the stateful tasks.
+        read = {topic for sub in plan.stateful for source in sub.sources for topic in source.topics}
+        written = {sink.topic for sub in plan.feeding for sink in sub.sinks}
+        self.counts_only = not plan.globals and read == combined and written <= combined
 
     def full_name(self, topic: str) -> str:
         return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic

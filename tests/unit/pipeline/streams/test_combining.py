@@ -234,6 +234,20 @@ def test_counts_keep_the_highest_time_of_each_key_and_its_headers(monkeypatch):
     assert counts.take() == []
 
 
+def test_micro_batches_are_larger_where_tasks_hear_of_counts_alone():
+    def with_another_topic() -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in")
+        stream.to("copy")
+        stream.group_by(lambda key, word: word).count().to_stream().to("out", Produced.with_(None, Serdes.Long()))
+        return builder.build()
+
+    assert job_of(words()).counts_only
+    assert job_of(with_another_topic()).combined
+    assert not job_of(with_another_topic()).counts_only
+    assert not job_of(words(), caching=False).counts_only
+
+
 def test_a_grouping_by_the_value_itself_is_recognised():
     def value(key, value):
         return value
