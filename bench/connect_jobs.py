@@ -57,7 +57,7 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
     from kavka.pipeline.connect.plugins import load
     from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
     from kavka.pipeline.connect.tasks import DONE, Outcome, Task, Worker
-    from kavka.pipeline.connect.worker import activate
+    from kavka.pipeline.spark import activate
 
     properties = {"bootstrap.servers": servers, "key.converter": STRINGS, "value.converter": STRINGS}
 

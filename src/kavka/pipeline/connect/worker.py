@@ -20,6 +20,7 @@ from kavka.pipeline.connect.options import parsed
 from kavka.pipeline.connect.settings import DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
 from kavka.pipeline.connect.tasks import FAILED, Worker
+from kavka.pipeline.spark import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,12 +79,6 @@ class Sessions:
             if self._base is not None:
                 self._base.stop()
                 self._base = None
-
-
-def activate(session: SparkSession) -> None:
-    """Make it the session of this thread."""
-    jvm: Any = session.sparkContext._jvm
-    type(session)._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
 
 
 def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.housekeeping import Housekeeping
 from kavka.pipeline.mirror.status import FAILED, RETRYING, RUNNING, STOPPED, FlowStatus
+from kavka.pipeline.spark import activate
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.offsets import from_checkpoint
 
@@ -159,7 +160,7 @@ class RunningFlow:
         assert spark is not None
         flow = self.flow.to_json()
         try:
-            _make_active(spark)
+            activate(spark)
             spark.dataSource.register(MirrorDataSource)
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.flow.name)
             frame = spark.readStream.format(FORMAT).option("flow", flow).load()
@@ -243,11 +244,6 @@ class Mirror:
         deadline = time.monotonic() + timeout
         for flow in self.flows:
             flow.join(max(0.0, deadline - time.monotonic()))
-
-
-def _make_active(spark: Any) -> None:
-    """A sink is looked for in the session that is active in the thread, and a new thread has none."""
-    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _offsets(text: Any) -> dict[TopicPartition, int]:

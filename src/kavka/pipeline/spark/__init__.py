@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["activate", "register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -35,3 +35,10 @@ def register(spark: SparkSession) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark.dataSource.register(KavkaDataSource)
     return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Make it the session of this thread: Spark looks for Python data sources in the one that is active in the calling
+    thread, and a new thread has none."""
+    classes: Any = type(spark)
+    classes._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)

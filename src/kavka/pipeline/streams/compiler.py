@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kavka.pipeline.spark import register
+from kavka.pipeline.spark import activate, register
 from kavka.pipeline.streams.application import needs_timers, policies_of, source_frame
 from kavka.pipeline.streams.native import native_chains, native_frame
 from kavka.pipeline.streams.plan import Plan
@@ -113,7 +113,7 @@ def compile_query(
     for name, value in settings.clients.items():
         writer = writer.option(f"kafka.{name}", value)
     with _starting:
-        _activate(own)
+        activate(own)
         before = {name: own.conf.get(name, None) for name in wanted}
         try:
             for name, value in wanted.items():
@@ -125,13 +125,6 @@ def compile_query(
                     own.conf.unset(name)
                 else:
                     own.conf.set(name, old)
-
-
-def _activate(spark: SparkSession) -> None:
-    """Spark looks for Python data sources in the session that is active in the calling thread, and a query may be
-    started from another one than the session was."""
-    classes: Any = type(spark)
-    classes._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _start(writer: Any) -> StreamingQuery:
