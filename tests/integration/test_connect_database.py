@@ -260,6 +260,8 @@ def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
 
 
 def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None:
+    # Otherwise it writes a log to where it runs.
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     given = {
         "connection.url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true", "topics": "out", "auto.create": "true",
         "insert.mode": "upsert", "pk.mode": "record_key", "delete.enabled": "true", "auto.evolve": "true",
