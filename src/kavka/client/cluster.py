@@ -386,8 +386,8 @@ class Cluster(Connections):
         self.topics = topics
         self.topic_errors = errors
         self.topic_names = {t.topic_id: name for name, t in topics.items() if t.topic_id != ZERO_UUID}
-        if any(p.leader < 0 for t in topics.values() for p in t.partitions):
-            # Somebody will lead it soon; asked for less and less often.
+        if set(errors.values()) - _HOPELESS or any(p.leader < 0 for t in topics.values() for p in t.partitions):
+            # Somebody will make it, or lead it, soon; asked for less and less often.
             self._leaderless += 1
             self._loop.call_later(self._retry.delay(self._leaderless), self._refresh.set)
         else:

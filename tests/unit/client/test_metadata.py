@@ -207,6 +207,26 @@ def test_a_topic_that_is_not_there_is_waited_for(monkeypatch: pytest.MonkeyPatch
     asyncio.run(work())
 
 
+def test_a_topic_that_is_still_being_made_is_asked_for_again_though_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        world.topics["later"] = MetadataResponseTopic(name="later", error_code=int(ErrorCode.LEADER_NOT_AVAILABLE))
+        cluster = world.cluster()
+        await cluster.start()
+        cluster.set_topics(["later"])
+        await until(lambda: "later" in cluster.topic_errors)
+        world.topics["later"] = topic("later")
+        await until(lambda: "later" in cluster.topics)
+        asked = len(world.brokers[0].asked)
+        await asyncio.sleep(0.05)
+        assert len(world.brokers[0].asked) == asked
+        await cluster.close()
+
+    asyncio.run(work())
+
+
 def test_a_topic_that_may_not_be_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
