@@ -40,5 +40,5 @@ def register(spark: SparkSession) -> SparkSession:
 def activate(spark: SparkSession) -> None:
     """Make it the session of this thread: Spark looks for Python data sources in the one that is active in the calling
     thread, and a new thread has none."""
-    classes: Any = type(spark)
-    classes._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+    session: Any = spark
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
