@@ -6,15 +6,14 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kavka import Admin, Consumer, NewTopic, Producer
-from kavka.common.types import TopicPartition
+from kavka import Admin, NewTopic, Producer
 from tests.support import connect_requests
 from tests.support.connect_worker import PATIENCE, ConnectWorker
 from tests.support.missing import need_command
+from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
@@ -61,19 +60,6 @@ def fill(target: Target, topic: str, values: list[bytes | None]) -> None:
             producer.send(topic, value=value, key=f"k{number}", headers=[("h", b"1")])
 
 
-def read(target: Target, topic: str) -> list[Any]:
-    """Every committed record up to the end as it is now."""
-    settings = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    with Consumer(settings, bootstrap_servers=target.bootstrap_servers) as consumer:
-        partitions = [TopicPartition(topic, one.partition) for one in consumer.partitions_for(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(0.2)
-        return found
-
-
 def test_the_rest_interface_answers_as_apaches_does(workers: list[ConnectWorker], folder: Path) -> None:
     (folder / "in.txt").write_text("one\ntwo\n")
     last = workers[0].log().rpartition("the leader is ")[2].split(",")[0]
@@ -107,7 +93,7 @@ def test_a_client_that_we_did_not_write_manages_connectors(
         what="the topic is known", interval=0.2,
     )  # fmt: skip
     wait_until(
-        lambda: [bytes(one.value) for one in read(target, topic)] == [b"a", b"b"], timeout=PATIENCE,
+        lambda: [bytes(one.value) for one in read_all(target, topic)] == [b"a", b"b"], timeout=PATIENCE,
         what="the lines are there", interval=0.5,
     )  # fmt: skip
     assert client.get_connector("managed")["type"] == "source"
@@ -174,7 +160,7 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
         interval=0.5,
     )  # fmt: skip
     assert workers[0].status("tolerant")["tasks"][0]["state"] == "RUNNING"
-    dead = read(target, f"{topic}-dead")
+    dead = read_all(target, f"{topic}-dead")
     assert [(bytes(one.key), bytes(one.value)) for one in dead] == [(b"k1", poison[1]), (b"k2", poison[2])]
     headers = [{name: value.decode() for name, value in one.headers} for one in dead]
     prefix = "__connect.errors."
@@ -216,7 +202,7 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
     )  # fmt: skip
     dead = workers[1]
     name = next(one for one in names if workers[0].status(one)["tasks"][0]["worker_id"] == dead.name)
-    wait_until(lambda: len(read(target, f"{topic}-{name}")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5)
+    wait_until(lambda: len(read_all(target, f"{topic}-{name}")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5)
     with (folder / f"{name}.txt").open("a") as file:
         file.write("".join(f"{name} {number}\n" for number in range(50, 100)))
     dead.process.kill()
@@ -226,6 +212,8 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
         lambda s: [(t["state"], t["worker_id"]) for t in s["tasks"]] == [("RUNNING", workers[0].name)],
         "it is taken over",
     )
-    wait_until(lambda: len(read(target, f"{topic}-{name}")) >= 100, timeout=PATIENCE, what="all lines", interval=0.5)
-    lines = [bytes(one.value).decode() for one in read(target, f"{topic}-{name}")]
+    wait_until(
+        lambda: len(read_all(target, f"{topic}-{name}")) >= 100, timeout=PATIENCE, what="all lines", interval=0.5
+    )
+    lines = [bytes(one.value).decode() for one in read_all(target, f"{topic}-{name}")]
     assert lines == [f"{name} {number}" for number in range(100)]

@@ -19,10 +19,11 @@ import pytest
 
 from kavka import Admin, NewTopic
 from tests.integration.test_spark_crash import kill_session
-from tests.integration.test_spark_sink import fill, read_all
+from tests.integration.test_spark_sink import fill
 from tests.support import jars
 from tests.support.apache import write_properties
 from tests.support.missing import skip_loudly
+from tests.support.our_consumer import read_all
 from tests.support.postgres import Postgres, PostgresMissing
 from tests.support.processes import ManagedProcess, free_port, wait_until
 from tests.support.spark import light_home

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, Consumer, NewTopic, Producer
+from kavka import Admin, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
 from kavka.pipeline.connect.worker import activate
+from tests.support.our_consumer import read_all
 from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -131,18 +132,6 @@ def admin(target: Target) -> Iterator[Admin]:
         yield admin
 
 
-def read(target: Target, topic: str) -> list[Any]:
-    settings = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    with Consumer(settings, bootstrap_servers=target.bootstrap_servers) as consumer:
-        partitions = [TopicPartition(topic, one.partition) for one in consumer.partitions_for(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(0.2)
-        return found
-
-
 def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_sink(
     run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
@@ -168,7 +157,7 @@ def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_s
     outcome = run(Rows, "rows", topic=topic, folder=str(folder), worker_exactly_once="true", **json_converter, **more,
                   **made)  # fmt: skip
     assert outcome.kind == "done", outcome.trace
-    found = read(target, topic)
+    found = read_all(target, topic)
     assert sorted(bytes(one.key) for one in found) == [n.to_bytes(4, "big") for n in range(3)]
     first = json.loads(next(one.value for one in found if one.key == bytes(4)))
     assert first["payload"] == {"id": 0, "name": "7", "at": 1704164645000}
@@ -200,9 +189,9 @@ def test_a_source_leaves_out_what_fails_or_fails(
     assert failed.kind == "failed"
     assert "TRANSFORMATION" in (failed.trace or "").splitlines()[0]
     assert "Value (no number) was out of range" in (failed.trace or "").splitlines()[0]
-    assert read(target, topic) == []
+    assert read_all(target, topic) == []
     assert run(Rows, "tolerant", errors_tolerance="all", errors_log_enable="true", **common).kind == "done"
-    assert [bytes(one.value) for one in read(target, topic)] == [b"Struct{id=1,name=12}"]
+    assert [bytes(one.value) for one in read_all(target, topic)] == [b"Struct{id=1,name=12}"]
 
 
 def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
@@ -211,7 +200,7 @@ def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
     admin.create_topics([NewTopic(f"{topic}-{n}", 1) for n in range(2)])
     outcome = run(Once, "once", prefix=topic, value_converter="LongConverter")
     assert outcome.kind == "done", outcome.trace
-    (one, two) = sorted(read(target, f"{topic}-1"), key=lambda record: record.timestamp)
+    (one, two) = sorted(read_all(target, f"{topic}-1"), key=lambda record: record.timestamp)
     assert (bytes(one.key), bytes(one.value), one.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
     assert [(name, bytes(value)) for name, value in two.headers] == [("n", b"3")]
 
@@ -241,7 +230,7 @@ def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again
     store.put_plan("count", plan.number, plan.start, plan.end, done=False)
     assert run(Counting, "count", until="11", **settings).kind == "done"
     # The rows of a batch are written by several tasks at once.
-    assert sorted(int(bytes(one.value)) for one in read(target, topic)) == list(range(11))
+    assert sorted(int(bytes(one.value)) for one in read_all(target, topic)) == list(range(11))
 
 
 def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the_cause(

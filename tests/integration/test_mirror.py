@@ -22,10 +22,10 @@ from kavka.pipeline.mirror.records import Checkpoint, Heartbeat, OffsetSync
 from kavka.pipeline.mirror.running import Mirror
 from kavka.pipeline.mirror.settings import flows_of
 from kavka.pipeline.mirror.status import FlowStatus, StatusListener
-from tests.integration.test_spark_sink import read_all
 from tests.support import jars, targets
 from tests.support.kavka_process import KavkaProcess
 from tests.support.missing import skip_loudly
+from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]

@@ -13,9 +13,10 @@ import pytest
 
 from kavka import Admin, NewTopic, Producer
 from kavka.testing import Broker
-from tests.integration.test_spark_sink import fill, options, read_all, values
+from tests.integration.test_spark_sink import fill, options, values
 from tests.support import jars, spark40, targets
 from tests.support.missing import skip_loudly
+from tests.support.our_consumer import read_all
 from tests.support.spark import start
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

@@ -15,8 +15,9 @@ import pytest
 
 from kavka import Admin, NewTopic, Producer
 from kavka.streams import KafkaStreams
-from tests.integration.test_spark_sink import fill, options, read_all, values
+from tests.integration.test_spark_sink import fill, options, values
 from tests.support.kavka_process import KavkaProcess
+from tests.support.our_consumer import read_all
 from tests.support.processes import ManagedProcess, wait_until
 from tests.support.spark import start
 from tests.support.spark_crash import GROUPS, STAGES, STREAMS, application, query_of

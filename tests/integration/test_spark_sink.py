@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, Consumer, NewTopic, Producer
-from kavka.common.types import TopicPartition
+from kavka import Admin, NewTopic, Producer
+from tests.support.our_consumer import read_all
 from tests.support.spark import start
 from tests.support.targets import Target
 
@@ -25,20 +25,6 @@ def fill(target: Target, topic: str, values: Any, partition: int = 0) -> None:
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for value in values:
             producer.send(topic, value=str(value).encode(), partition=partition)
-
-
-def read_all(target: Target, topic: str, isolation_level: str = "read_committed") -> list[Any]:
-    """Every record up to the end of the log as it is now."""
-    with Consumer(
-        bootstrap_servers=target.bootstrap_servers, isolation_level=isolation_level, auto_offset_reset="earliest"
-    ) as consumer:
-        partitions = [TopicPartition(topic, p.partition) for p in consumer.partitions_for(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(0.2)
-        return found
 
 
 def values(records: list[Any]) -> list[int]:

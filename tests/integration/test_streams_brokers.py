@@ -15,7 +15,8 @@ import pytest
 from kavka import Admin, NewTopic
 from kavka.pipeline.streams.progress import ends
 from kavka.streams import KafkaStreams
-from tests.integration.test_streams_spark import config, fill, lasting, read_all, word_count
+from tests.integration.test_streams_spark import config, fill, lasting, word_count
+from tests.support.our_consumer import read_all
 from tests.support.processes import ManagedProcess, wait_until
 from tests.support.spark_standalone import Standalone
 from tests.support.targets import Target

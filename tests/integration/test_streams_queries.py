@@ -25,7 +25,8 @@ from kavka.streams import (
     TimeWindows,
     Topology,
 )
-from tests.integration.test_streams_spark import config, fill, read_all
+from tests.integration.test_streams_spark import config, fill
+from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, Consumer, NewTopic, Producer
-from kavka.common.types import TopicPartition
+from kavka import Admin, NewTopic, Producer
 from kavka.streams import (
     KafkaStreams,
     Produced,
@@ -24,6 +23,7 @@ from kavka.streams import (
     Topology,
 )
 from tests.support import streams_cases
+from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
@@ -46,20 +46,6 @@ def fill(target: Target, topic: str, records: Any) -> None:
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for key, value, timestamp in records:
             producer.send(topic, value=value, key=key, timestamp=timestamp)
-
-
-def read_all(target: Target, topic: str) -> list[Any]:
-    """Every committed record up to the end of the log as it is now."""
-    with Consumer(
-        bootstrap_servers=target.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    ) as consumer:
-        partitions = [TopicPartition(topic, p.partition) for p in consumer.partitions_for(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(0.2)
-        return found
 
 
 def word_count(source: str, output: str) -> StreamsBuilder:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kavka import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
-from tests.support.targets import APACHE_39
+from tests.support.targets import APACHE_39, Target
 
 # Short times, so that tests of groups do not wait for nothing.
 GROUPS = {
@@ -54,6 +54,20 @@ def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[Consumer
         assert time.monotonic() < deadline, f"{len(found)} of {count} records came in time"
         found += consumer.poll(0.2)
     return found
+
+
+def read_all(target: Target, topic: str, isolation_level: str = "read_committed") -> list[Any]:
+    """Every record up to the end of the log as it is now."""
+    with Consumer(
+        bootstrap_servers=target.bootstrap_servers, isolation_level=isolation_level, auto_offset_reset="earliest"
+    ) as consumer:
+        partitions = [TopicPartition(topic, p.partition) for p in consumer.partitions_for(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found += consumer.poll(0.2)
+        return found
 
 
 def poll_until(

@@ -22,6 +22,7 @@ from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, seconds
 from kavka.pipeline.connect.stores import OffsetStore
+from kavka.pipeline.spark.errors import cause_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -215,12 +216,7 @@ def one_line(error: BaseException) -> str:
         if "RECORD FAILED in " in line:
             return line[line.index("RECORD FAILED in ") + len("RECORD FAILED in ") :]
     marks = ("PipelineError:", "OptionError:", "DataLoss:", "ConnectError:", "RetriableError:")
-    for line in lines:
-        for mark in marks:
-            if mark in line:
-                return line.split(mark, 1)[1].strip()
-    found = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
-    return found[-1] if found else (lines[0] if lines else type(error).__name__)
+    return cause_in(lines, marks) if lines else type(error).__name__
 
 
 def writer_options(context: Context, exactly_once: bool) -> dict[str, str]:

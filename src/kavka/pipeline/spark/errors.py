@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kavka.common.config import ConfigError
@@ -35,3 +35,14 @@ def one_clear_line() -> Iterator[None]:
         if isinstance(error, PipelineError):
             raise
         raise PipelineError(str(error)) from None
+
+
+def cause_in(lines: Sequence[str], marks: Sequence[str]) -> str:
+    """Of the lines, at least one, that Spark makes of an error: what follows the first of the marks, which are names of
+    errors of ours; else the last line that names any error; else the first."""
+    for line in lines:
+        for mark in marks:
+            if mark in line:
+                return line.split(mark, 1)[1].strip()
+    found = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
+    return found[-1] if found else lines[0]

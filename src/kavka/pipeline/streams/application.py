@@ -24,6 +24,7 @@ from kavka.client.admin.types import NewTopic
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
+from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
@@ -587,9 +588,4 @@ def _one_line(error: BaseException) -> str:
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     names = ("FailedProcessingException", "StreamsException", "PipelineError", "OptionError", "DataLoss")
     marks = tuple(f"{name}:" for name in (*names, "TopologyException"))
-    for line in lines:
-        for mark in marks:
-            if mark in line:
-                return line.split(mark, 1)[1].strip()
-    found = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
-    return found[-1] if found else (lines[0] if lines else type(error).__name__)
+    return cause_in(lines, marks) if lines else type(error).__name__
