@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target_name" in metafunc.fixturenames:
         names = metafunc.config.getoption("--target", TARGETS).split(",")
-        metafunc.parametrize("target_name", names, scope="session")
+        metafunc.parametrize("target_name", names, scope="module")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -75,9 +75,9 @@ def java_parts() -> None:
         skip_loudly(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    """One broker for all the tests of a session; each test takes a topic of its own."""
+    """A broker of the module's own; each test takes a topic of its own. No module sees what another has left."""
     if target_name != targets.KAVKA:
         try:
             jars.class_path("server-4.3.0")
@@ -91,7 +91,7 @@ def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         broker.close()
 
 
-@pytest.fixture(scope="session", params=[targets.KAVKA, targets.APACHE])
+@pytest.fixture(scope="module", params=[targets.KAVKA, targets.APACHE])
 def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
     """Kavka and Apache Kafka in turn, for tools that must do the same on both; groups begin at once."""
     if request.param != targets.KAVKA:
@@ -151,12 +151,12 @@ def topic() -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(scope="session", params=["3.9.1", "4.3.0"])
+@pytest.fixture(scope="module", params=["3.9.1", "4.3.0"])
 def java_version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def java(java_parts: None, java_version: str, target: targets.Target) -> Iterator[JavaClient]:
     with JavaClient(java_version, target.bootstrap_servers) as client:
         yield client

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 RAISES_EPOCH = {"3.9.1": False, "4.3.0": True}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def transactions(java_parts: None, java_version: str, target: Target) -> Iterator[JavaTransactions]:
     with JavaTransactions(java_version, target.bootstrap_servers) as client:
         yield client
