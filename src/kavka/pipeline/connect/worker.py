@@ -21,6 +21,7 @@ from kavka.pipeline.connect.settings import DISTRIBUTED, STANDALONE, client_sett
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
 from kavka.pipeline.connect.tasks import FAILED, Worker
 from kavka.pipeline.spark import activate
+from kavka.pipeline.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WATCH = 0.5
+_SPARK = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.session.timeZone": "UTC",
+}
 
 
 class Sessions:
@@ -52,27 +58,9 @@ class Sessions:
         return base
 
     def _start(self) -> SparkSession:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        try:
-            from pyspark.sql import SparkSession
-        except ImportError as error:
-            raise ConnectError("Connect runs on Spark: pip install 'kavka[pipeline,connect]'") from error
         given = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
-        builder = SparkSession.builder.appName("kavka-connect")
-        builder = builder.master(given.pop("spark.master", "") or os.environ.get("SPARK_MASTER") or "local[*]")
-        defaults = {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.shuffle.partitions": "4",
-            "spark.scheduler.mode": "FAIR",
-            "spark.sql.session.timeZone": "UTC",
-        }
-        for name, value in {**defaults, **given}.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel(os.environ.get("KAVKA_SPARK_LOG_LEVEL", "ERROR"))
-        return session
+        master = given.pop("spark.master", None)
+        return build_session("kavka-connect", {**_SPARK, **given}, master, log_level="ERROR", error=ConnectError)
 
     def close(self) -> None:
         with self._lock:

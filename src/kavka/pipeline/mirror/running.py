@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,8 +25,8 @@ from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.housekeeping import Housekeeping
 from kavka.pipeline.mirror.status import FAILED, RETRYING, RUNNING, STOPPED, FlowStatus
 from kavka.pipeline.spark import activate
-from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.offsets import from_checkpoint
+from kavka.pipeline.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SESSION = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+_SPARK = {
     # Several flows share the cores, whichever has more to do.
     "spark.scheduler.mode": "FAIR",
     # A row is a batch of records, up to a megabyte and more.
@@ -53,19 +49,7 @@ _LONGEST_PAUSE = 30.0
 
 
 def session(master: str | None = None, more: Mapping[str, str] | None = None) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise PipelineError("mirroring runs on Spark: pip install 'kavka[pipeline]'") from error
-    builder = SparkSession.builder.appName("kavka-mirror")
-    builder = builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
-    for name, value in {**SESSION, **(more or {})}.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+    return build_session("kavka-mirror", {**_SPARK, **(more or {})}, master, log_level="OFF")
 
 
 class RunningFlow:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
+from kavka.pipeline.spark.session import build_session, running_session
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
@@ -405,20 +405,12 @@ class KafkaStreams:
         return self._topology.with_topics(set(admin.list_topics(timeout=_ADMIN_TIMEOUT)) - own)
 
     def _session(self) -> SparkSession:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        try:
-            from pyspark.sql import SparkSession
-        except ImportError as error:
-            raise StreamsException("Streams run on Spark: pip install 'kavka[pipeline]'") from error
-        found = self._spark or SparkSession.getActiveSession()
-        if found is not None:
-            return found
-        builder = SparkSession.builder.appName(self._settings.application_id)
-        builder = builder.master(self._settings.master or os.environ.get("SPARK_MASTER") or "local[*]")
-        for name, value in {"spark.ui.showConsoleProgress": "false", **self._settings.spark}.items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
+        settings = self._settings
+        return (
+            self._spark
+            or running_session()
+            or build_session(settings.application_id, settings.spark, settings.master, error=StreamsException)
+        )
 
     def _planned(self, topology: Topology, admin: Admin, cores: int) -> tuple[Plan, dict[str, int]]:
         settings = self._settings

@@ -1,0 +1,51 @@
+"""The one place where a session of Spark is built: for Streams, Connect and mirroring."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kavka.pipeline.spark.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+def build_session(
+    name: str,
+    config: Mapping[str, str],
+    master: str | None = None,
+    *,
+    log_level: str | None = None,
+    error: type[Exception] = PipelineError,
+) -> SparkSession:
+    """The session of this process with `config` (`spark.…`), made if there is none. Without a `master`, the one in
+    SPARK_MASTER, else all cores of this machine. `error` is what is raised where there is no pyspark."""
+    # Spark's Python workers are started with this; where it is not set, with whatever `python3` there is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as missing:
+        raise error(f"{name} runs on Spark: pip install 'kavka[pipeline]'") from missing
+    builder = SparkSession.builder.appName(name).master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    for option, value in {**_DEFAULTS, **config}.items():
+        builder = builder.config(option, value)
+    session = builder.getOrCreate()
+    level = os.environ.get("KAVKA_SPARK_LOG_LEVEL") or log_level
+    if level:
+        session.sparkContext.setLogLevel(level)
+    return session
+
+
+def running_session() -> SparkSession | None:
+    """The session that is active in this thread, if there is pyspark and one was made."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()

@@ -1,0 +1,77 @@
+"""How a session of Spark is asked for. Spark itself is not started: what its builder is told is looked at."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.session import build_session
+
+
+class Builder:
+    """Of Spark's builder, what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+        self.level: str | None = None
+
+    def appName(self, name: str) -> Builder:
+        return self.config("name", name)
+
+    def master(self, master: str) -> Builder:
+        return self.config("master", master)
+
+    def config(self, name: str, value: str) -> Builder:
+        self.told[name] = value
+        return self
+
+    def getOrCreate(self) -> Any:
+        return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=lambda level: setattr(self, "level", level)))
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    builder = Builder()
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "pyspark.sql", SimpleNamespace(SparkSession=SimpleNamespace(builder=builder)))
+    for name in ("SPARK_MASTER", "KAVKA_SPARK_LOG_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "as it was")
+    return builder
+
+
+def test_a_session_has_our_defaults_and_what_is_given_goes_before_them(builder: Builder) -> None:
+    build_session("words", {"spark.ui.enabled": "true", "spark.x": "1"})
+    assert builder.told == {
+        "name": "words",
+        "master": "local[*]",
+        "spark.ui.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.x": "1",
+    }
+    assert builder.level is None
+
+
+def test_the_master_and_the_level_of_the_log_come_from_the_environment_if_nothing_else_says(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
+    build_session("words", {}, log_level="OFF")
+    assert (builder.told["master"], builder.level) == ("spark://there:7077", "OFF")
+    monkeypatch.setenv("KAVKA_SPARK_LOG_LEVEL", "DEBUG")
+    build_session("words", {}, "local[3]", log_level="OFF")
+    assert (builder.told["master"], builder.level) == ("local[3]", "DEBUG")
+
+
+def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(PipelineError, match=r"kavka-mirror runs on Spark: pip install 'kavka\[pipeline\]'"):
+        build_session("kavka-mirror", {})
+    with pytest.raises(LookupError):
+        build_session("words", {}, error=LookupError)
