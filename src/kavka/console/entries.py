@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from kavka.client.admin.types import ConfigEntry, ConfigSource
+from kavka.client.admin.types import AlterConfigOp, ConfigEntry, ConfigSource
 from kavka.common.config import ConfigTable, ConfigType, EachOneOf, OneOf
+from kavka.console.context import check_seen, fingerprint
+from kavka.console.errors import Refused
 
 _TAG = re.compile(r"<[^>]*>")
 
@@ -68,6 +70,20 @@ def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setti
         key.help if key else plain_text(entry.documentation or ""),
         key.allowed if key else "",
     )
+
+
+async def checked_change(
+    read: Callable[[], Awaitable[list[Setting]]], whose: str, name: str, value: str | None, reset: bool, seen: str
+) -> tuple[Setting, AlterConfigOp]:
+    """The setting as it is, and what changes it. What is wrong with the call itself is told before the cluster is
+    asked, an unknown setting before one that has changed since it was shown."""
+    if not reset and value is None:
+        raise Refused("a value is missing", field="value")
+    now = {entry.name: entry for entry in await read()}.get(name)
+    if now is None:
+        raise Refused(f"{whose} have no setting {name}", 404, "name")
+    check_seen(seen, fingerprint(now.value))
+    return now, AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
 
 
 def plain_text(documentation: str) -> str:

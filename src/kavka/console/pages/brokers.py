@@ -8,11 +8,11 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from kavka.client.admin.types import AlterConfigOp, ConfigResource, ConfigSource
+from kavka.client.admin.types import ConfigResource, ConfigSource
 from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.console.auth import Role
-from kavka.console.context import Context, check_confirmation, check_seen, fingerprint
-from kavka.console.entries import Setting, settings
+from kavka.console.context import Context, check_confirmation, fingerprint
+from kavka.console.entries import Setting, checked_change, settings
 from kavka.console.errors import Refused, explained
 from kavka.console.registry import Done, action, query
 from kavka.console.state import LogDir, Sample
@@ -110,13 +110,7 @@ async def change_broker_setting(
     everywhere: Annotated[bool, "For all brokers that have no value of their own"] = False,
     seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
 ) -> Done:
-    if not reset and value is None:
-        raise Refused("a value is missing", field="value")
-    now = {entry.name: entry for entry in await broker_settings(context, broker)}.get(name)
-    if now is None:
-        raise Refused(f"brokers have no setting {name}", 404, "name")
-    check_seen(seen, fingerprint(now.value))
-    change = AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
+    now, change = await checked_change(lambda: broker_settings(context, broker), "brokers", name, value, reset, seen)
     resource = ConfigResource.broker("" if everywhere else broker)
     await context.admin.incremental_alter_configs({resource: [change]})
     context.cluster.changed()

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from starlette.responses import Response
 
-from kavka.client.admin.types import AlterConfigOp, ConfigResource, ConfigSource
+from kavka.client.admin.types import ConfigResource, ConfigSource
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.console.auth import Role
-from kavka.console.context import Context, check_seen, fingerprint
-from kavka.console.entries import Setting, settings
-from kavka.console.errors import Refused
+from kavka.console.context import Context, fingerprint
+from kavka.console.entries import Setting, checked_change, settings
 from kavka.console.pages.topics import topic_address
 from kavka.console.registry import Done, action, query
 from kavka.console.views import View, page
@@ -34,13 +33,7 @@ async def change_topic_setting(
     reset: Annotated[bool, "Back to what it is without this topic's own"] = False,
     seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
 ) -> Done:
-    if not reset and value is None:
-        raise Refused("a value is missing", field="value")
-    now = {entry.name: entry for entry in await topic_settings(context, topic)}.get(name)
-    if now is None:
-        raise Refused(f"topics have no setting {name}", 404, "name")
-    check_seen(seen, fingerprint(now.value))
-    change = AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
+    _, change = await checked_change(lambda: topic_settings(context, topic), "topics", name, value, reset, seen)
     await context.admin.incremental_alter_configs({ConfigResource.topic(topic): [change]})
     context.cluster.changed()
     words = f"{name} is back to its default" if reset else f"{name} is {value}"
