@@ -270,7 +270,7 @@ class LogMachine(RuleBasedStateMachine):
             assert position == segment.size
         log.abandon()
         exposed = [place for place in places if place[2].base_offset >= recovery_point]
-        lost_from, lost_to = None, self.end
+        lost_from, lost_to, stays = None, self.end, 0
         if exposed and harm in ("torn", "spoiled"):
             path, at, header = data.draw(st.sampled_from(exposed))
             lost_from = header.base_offset
@@ -278,8 +278,10 @@ class LogMachine(RuleBasedStateMachine):
                 left = data.draw(st.integers(0, header.size - 1))
                 os.truncate(path, at + left)
                 if not left:
-                    # Nobody can tell a file that is shorter by whole batches: the segments after it stay.
-                    lost_to = next((s.base_offset for s in log.segments if s.base_offset > lost_from), lost_to)
+                    # Nobody can tell a file that is shorter by whole batches: the segments after it stay, also one
+                    # that is empty yet.
+                    after = [s.base_offset for s in log.segments if s.base_offset > lost_from]
+                    lost_to, stays = (after[0], after[-1]) if after else (lost_to, 0)
             else:
                 spoil(path, at + data.draw(st.integers(17, header.size - 1)))
         elif harm == "garbage":
@@ -289,7 +291,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.open(clean=False, recovery_point=recovery_point)
         if lost_from is not None:
             self.batches = [b for b in self.batches if not lost_from <= b.first < lost_to]
-            self.end = max([b.last + 1 for b in self.batches], default=self.log.end_offset)
+            self.end = max([stays, *(b.last + 1 for b in self.batches)])
             if not self.batches:
                 assert self.log.end_offset >= self.start
                 self.end = self.log.end_offset
