@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from kavka.common.types import uuid_text
+from kavka.metadata.paths import random_id
 from tests.support import jars, wire
 from tests.support.processes import ManagedProcess, free_port, wait_until
 from tests.support.zookeeper import ZooKeeper
@@ -56,13 +56,7 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 
 def random_kafka_uuid() -> str:
     """As Kafka makes them: none starts with a dash, which the command line would take for an option."""
-    while (text := _uuid_text()).startswith("-"):
-        pass
-    return text
-
-
-def _uuid_text() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return uuid_text(random_id())
 
 
 def _logging_option(folder: Path, version: str) -> str:

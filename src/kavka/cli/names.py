@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from uuid import UUID
 
 from kavka.cli.tool import ToolError
 from kavka.common import topics
+from kavka.common.types import uuid_from_text
 
 INTERNAL_TOPICS = topics.INTERNAL_TOPICS | {"__share_group_state"}
 """Of any cluster that the tools are used with; brokers of ours have the first two."""
@@ -30,7 +30,7 @@ class TopicFilter:
 
 def uuid_of(text: str) -> UUID:
     try:
-        return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return uuid_from_text(text)
     except ValueError:
         raise ToolError(f"'{text}' is not a topic id") from None
 

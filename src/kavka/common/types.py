@@ -32,8 +32,13 @@ class TopicPartition(NamedTuple):
 
 
 def uuid_text(value: UUID) -> str:
-    """As Kafka writes ids: base64 for addresses, without padding."""
+    """As Kafka writes ids: base64 for addresses, without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def uuid_from_text(text: str) -> UUID:
+    """ValueError if it is none."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ members is the one that Kafka 3.9.1 writes, so that the bytes are the same where
 
 from __future__ import annotations
 
-import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, uuid_from_text, uuid_text
 
 BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
@@ -114,14 +113,9 @@ def desanitize(name: str) -> str:
     return unquote(name)
 
 
-def topic_id_to_text(topic_id: uuid.UUID) -> str:
-    """Kafka's text form of a Uuid: URL-safe base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
 def topic_id_from_text(text: str) -> uuid.UUID:
     try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return uuid_from_text(text)
     except ValueError as error:
         raise MalformedNode(f"{text!r} is not a topic id") from error
 
@@ -135,7 +129,7 @@ def random_id() -> uuid.UUID:
 
 
 def random_cluster_id() -> str:
-    return topic_id_to_text(uuid.uuid4())
+    return uuid_text(uuid.uuid4())
 
 
 class EndPoint(NamedTuple):
@@ -284,7 +278,7 @@ class TopicNode:
     def encode(self) -> bytes:
         members: dict[str, Any] = {"partitions": {str(p): list(a.replicas) for p, a in self.partitions.items()}}
         if self.topic_id is not None:
-            members["topic_id"] = topic_id_to_text(self.topic_id)
+            members["topic_id"] = uuid_text(self.topic_id)
         members["adding_replicas"] = {str(p): list(a.adding) for p, a in self.partitions.items() if a.adding}
         members["removing_replicas"] = {str(p): list(a.removing) for p, a in self.partitions.items() if a.removing}
         members["version"] = 3 if self.topic_id is not None else 2

@@ -8,22 +8,14 @@ Without it, a folder left over from a deleted topic would be taken for that of a
 
 from __future__ import annotations
 
-import base64
 import os
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import uuid_from_text, uuid_text
 from kavka.storage.files import atomic_write
 
 FILE_NAME = "partition.metadata"
-
-
-def topic_id_text(topic_id: UUID) -> str:
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def topic_id_from_text(text: str) -> UUID:
-    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def read_topic_id(dir: str) -> UUID | None:
@@ -39,11 +31,11 @@ def read_topic_id(dir: str) -> UUID | None:
     try:
         if int(lines["version"]) != 0:
             raise ValueError(f"version {lines['version']}")
-        return topic_id_from_text(lines["topic_id"])
+        return uuid_from_text(lines["topic_id"])
     except (KeyError, ValueError) as error:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
 
 
 def write_topic_id(dir: str, topic_id: UUID) -> None:
-    text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
     atomic_write(os.path.join(dir, FILE_NAME), text.encode())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, uuid_text
 from kavka.metadata import paths
 from kavka.metadata.paths import (
     BrokerRegistration,
@@ -188,7 +188,7 @@ def test_the_text_of_an_id_never_starts_with_a_dash() -> None:
     ids = {paths.random_id() for _ in range(500)}
     assert len(ids) == 500
     for topic_id in ids:
-        text = paths.topic_id_to_text(topic_id)
+        text = uuid_text(topic_id)
         assert len(text) == 22 and not text.startswith("-")
         assert paths.topic_id_from_text(text) == topic_id
 
