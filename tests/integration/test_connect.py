@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,10 +61,16 @@ def fill(target: Target, topic: str, values: list[bytes | None]) -> None:
             producer.send(topic, value=value, key=f"k{number}", headers=[("h", b"1")])
 
 
+def leader_of(workers: list[ConnectWorker]) -> ConnectWorker | None:
+    """As the first of them has last heard; None: one that is not among them."""
+    last = workers[0].log().rpartition("the leader is ")[2].split(",")[0]
+    return next((worker for worker in workers if worker.name == last), None)
+
+
 def test_the_rest_interface_answers_as_apaches_does(workers: list[ConnectWorker], folder: Path) -> None:
     (folder / "in.txt").write_text("one\ntwo\n")
-    last = workers[0].log().rpartition("the leader is ")[2].split(",")[0]
-    leader = next(worker for worker in workers if worker.name == last)
+    leader = leader_of(workers)
+    assert leader is not None
     ours = connect_requests.conversation(leader.url, str(folder))
     assert len(ours) == len(json.loads(GOLDEN.read_text()))
     for mine, theirs in zip(ours, json.loads(GOLDEN.read_text()), strict=True):
@@ -187,7 +194,7 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
 def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
     workers: list[ConnectWorker], folder: Path, target: Target, topic: str
 ) -> None:
-    """The last of this file: it kills a worker. Lines arrive once, whatever died in between."""
+    """It kills a worker, which leaves one. Lines arrive once, whatever died in between."""
     names = ["first", "second"]
     for name in names:
         (folder / f"{name}.txt").write_text("".join(f"{name} {number}\n" for number in range(50)))
@@ -217,3 +224,63 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
     )
     lines = [bytes(one.value).decode() for one in read_all(target, f"{topic}-{name}")]
     assert lines == [f"{name} {number}" for number in range(100)]
+    for name in names:
+        assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
+
+
+def test_a_worker_that_was_alone_and_killed_goes_on_where_it_was_when_it_is_started_again(
+    workers: list[ConnectWorker], folder: Path, target: Target, topic: str
+) -> None:
+    """The last of this file. What is paused stays so; lines and records are there once."""
+    while len(workers) > 1:
+        workers.pop().process.stop(120)
+    (worker,) = workers
+    wait_until(lambda: leader_of(workers) is worker, timeout=PATIENCE, what="it is alone", interval=0.2)
+    names = ["moving-sink", "moving-source", "resting-source"]
+    files = {name: folder / f"{name}.txt" for name in names}
+    for name in names[1:]:
+        files[name].write_text("".join(f"{number}\n" for number in range(50)))
+        made = {"topic.creation.default.partitions": "1", "topic.creation.default.replication.factor": "1"}
+        config = {"connector.class": SOURCE, "file": str(files[name]), "topic": f"{topic}-{name}", **made}
+        worker.create(name, config)
+    sink = {"connector.class": SINK, "file": str(files["moving-sink"]), "topics": f"{topic}-moving-source"}
+    worker.create("moving-sink", {**sink, "exactly.once": "true"})
+    expect_lines(files["moving-sink"], 50)
+    wait_until(
+        lambda: len(read_all(target, f"{topic}-resting-source")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5
+    )
+    assert worker.ask("PUT", "/connectors/resting-source/pause")[0] == 202
+    worker.wait_for_task("resting-source", "PAUSED")
+    offsets = worker.ask("GET", "/connectors/resting-source/offsets")
+    for name in names[1:]:
+        with files[name].open("a") as file:
+            file.write("".join(f"{number}\n" for number in range(50, 2000)))
+    worker.kill_and_start()
+    worker.wait_until_ready()
+    assert sorted(worker.ask("GET", "/connectors")[1]) == names
+    for name, state in zip(names, ("RUNNING", "RUNNING", "PAUSED"), strict=True):
+        worker.wait_for_task(name, state)
+    expect_lines(files["moving-sink"], 2000)
+    assert numbers(read_all(target, f"{topic}-moving-source")) == list(range(2000))
+    assert worker.ask("GET", "/connectors/resting-source/offsets") == offsets
+    assert numbers(read_all(target, f"{topic}-resting-source")) == list(range(50))
+    assert worker.ask("PUT", "/connectors/resting-source/resume")[0] == 202
+    wait_until(
+        lambda: len(read_all(target, f"{topic}-resting-source")) >= 2000, timeout=PATIENCE, what="it goes on",
+        interval=0.5,
+    )  # fmt: skip
+    assert numbers(read_all(target, f"{topic}-resting-source")) == list(range(2000))
+
+
+def numbers(records: list[Any]) -> list[int]:
+    return [int(bytes(one.value)) for one in records]
+
+
+def expect_lines(file: Path, count: int) -> None:
+    """The numbers up to `count` in their order, as there is one partition, and nothing else."""
+
+    def there() -> bool:
+        return file.exists() and file.read_text().count("\n") >= count
+
+    wait_until(there, timeout=PATIENCE, what=f"{count} lines in {file.name}", interval=0.2)
+    assert file.read_text().split() == [str(number) for number in range(count)]

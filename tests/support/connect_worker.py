@@ -40,9 +40,21 @@ class ConnectWorker:
             **more,
         }
         self.config = write_properties(folder / "worker.properties", settings)
+        self._folder = folder
+        self._starts = 0
+        self.process = self._start()
+
+    def _start(self) -> ManagedProcess:
+        self._starts += 1
         command = [sys.executable, "-m", "kavka.cli.main", "connect-distributed", str(self.config)]
-        environment = {"SPARK_HOME": str(light_home(folder / "home"))}
-        self.process = ManagedProcess(command, log=folder / "worker.out", env=environment, cwd=folder)
+        environment = {"SPARK_HOME": str(light_home(self._folder / "home"))}
+        log = self._folder / f"worker-{self._starts}.out"
+        return ManagedProcess(command, log=log, env=environment, cwd=self._folder)
+
+    def kill_and_start(self) -> None:
+        """With -9, and anew with the same settings, port and folders."""
+        self.process.kill()
+        self.process = self._start()
 
     def wait_until_ready(self) -> None:
         def ready() -> bool:
