@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, NewTopic, Producer
+from kavka import Admin, NewTopic, OffsetSpec, Producer, TopicPartition
 from kavka.streams import (
     KafkaStreams,
     Produced,
@@ -46,6 +46,16 @@ def fill(target: Target, topic: str, records: Any) -> None:
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for key, value, timestamp in records:
             producer.send(topic, value=value, key=key, timestamp=timestamp)
+
+
+def emptied(admin: Admin, topics: list[str]) -> bool:
+    """Whether something was written to each, and nothing of it is there any more."""
+    described = admin.describe_topics(topics) if topics else {}
+    partitions = [TopicPartition(one.name, p.partition) for one in described.values() for p in one.partitions]
+    first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+    last = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+    written = {tp.topic for tp in partitions if last[tp].offset > 0}
+    return all(first[tp].offset == last[tp].offset for tp in partitions) and written == set(topics)
 
 
 def word_count(source: str, output: str) -> StreamsBuilder:
@@ -123,9 +133,13 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
                 data = None if value is None else value.encode()
                 producer.send(f"{topic}.{name}.{source}", value=data, key=key.encode(), timestamp=timestamp)
     topology = streams_cases.topology_of_all(names, topic)
-    settings = config(target, f"app-{topic}", tmp_path, cache_max_bytes_buffering=0)
-    with KafkaStreams(topology, settings, spark) as streams:
+    application = f"app-{topic}"
+    more = {"cache.max.bytes.buffering": 0, "repartition.purge.interval.ms": 0}
+    with KafkaStreams(topology, config(target, application, tmp_path, **more), spark) as streams:
         streams.process_all_available()
+        own = [name for name in admin.list_topics() if name.startswith(f"{application}-")]
+        assert bool(own) == (len(names) > 1)
+        wait_until(lambda: emptied(admin, own), timeout=120, what="the application's own topics empty", interval=0.5)
     wrong = {}
     for name in names:
         records = streams_cases.in_time(streams_cases.RECORDS)

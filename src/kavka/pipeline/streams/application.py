@@ -30,6 +30,7 @@ from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsM
 from kavka.pipeline.streams.native import native_chains
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends
+from kavka.pipeline.streams.purging import Purge
 from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import Settings, settings_of
@@ -96,6 +97,8 @@ class KafkaStreams:
         self._watcher: threading.Thread | None = None
         # What cannot be compiled is told now, as far as that needs no cluster.
         make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
+        interval = self._settings.purge_interval / 1000
+        self._purge = Purge(self._admin, self._own_topics(), self.folder / "checkpoint", interval)
 
     # --- Kafka's names
 
@@ -113,6 +116,7 @@ class KafkaStreams:
         self._to(State.RUNNING)
         self._watcher = threading.Thread(target=self._watch, name=f"{self._settings.application_id}-watch", daemon=True)
         self._watcher.start()
+        self._purge.start()
 
     def close(self, timeout: float | None = None) -> bool:
         """Stop; whether that was done within `timeout` seconds. What was not finished is done by the next start."""
@@ -242,7 +246,7 @@ class KafkaStreams:
         application's own topics; for tests. Returns early if the application is closed meanwhile."""
         if self._query is None:
             raise StreamsException("it is not started")
-        own = {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
+        own = self._own_topics()
         committed = self._settings.exactly_once or self._settings.clients.get("isolation.level") == "read_committed"
         with self._admin() as admin:
             read = self._topology if self._planned_as is None else self._planned_as[0]
@@ -289,7 +293,12 @@ class KafkaStreams:
         if self._state != State.CREATED:
             raise StreamsException(f"Can only set this in CREATED state. Current state is: {self._state}")
 
+    def _own_topics(self) -> set[str]:
+        return {f"{self._settings.application_id}-{name}" for name in internal_topics(self._topology)[1]}
+
     def _to(self, state: str) -> None:
+        if state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR, State.NOT_RUNNING):
+            self._purge.stop()
         with self._changed:
             old, self._state = self._state, state
             self._changed.notify_all()

@@ -26,7 +26,7 @@ OWN = frozenset(
         "num.stream.threads", "commit.interval.ms", "default.deserialization.exception.handler",
         "deserialization.exception.handler", "default.production.exception.handler", "production.exception.handler",
         "processing.exception.handler", "default.timestamp.extractor", "replication.factor", "max.records.per.batch",
-        "spark.master", "application.server",
+        "spark.master", "application.server", "repartition.purge.interval.ms",
     }
 )  # fmt: skip
 WITHOUT_EFFECT = frozenset(
@@ -83,6 +83,7 @@ class Settings:
     state_dir: str = "/tmp/kafka-streams"
     threads: int = 1
     commit_interval: int = 30_000
+    purge_interval: int = 30_000
     replication_factor: int = -1
     metadata_age: int = 300_000
     records_per_batch: int | None = None
@@ -133,6 +134,7 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
         state_dir=str(given.get("state.dir", "/tmp/kafka-streams")),
         threads=_number(given, "num.stream.threads", 1, 1),
         commit_interval=_number(given, "commit.interval.ms", 100, 0),
+        purge_interval=_number(given, "repartition.purge.interval.ms", 30_000, 0),
         metadata_age=_number(given, "metadata.max.age.ms", 300_000, 1),
         replication_factor=_number(given, "replication.factor", -1, -1),
         records_per_batch=_number(given, "max.records.per.batch", 0, 1) if "max.records.per.batch" in given else None,
