@@ -88,13 +88,21 @@ class Coordinator:
         """The broker that coordinates the group, asked for where it is not known."""
         if self.group_id is None:
             raise IllegalState("group.id is not set: this consumer has no group")
-        async with self._finding:
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        # Whoever asks already may have more time than this call.
+        try:
+            async with asyncio.timeout(limit):
+                await self._finding.acquire()
+        except TimeoutError:
+            raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s") from None
+        try:
             if self.node is None or self.node not in self.cluster.nodes:
-                node = await self.cluster.find_coordinator(
-                    self.group_id, GROUP, timeout=self.timeout if timeout is None else timeout
-                )
-                self.node = node.id
+                left = max(0.001, deadline - time.monotonic())
+                self.node = (await self.cluster.find_coordinator(self.group_id, GROUP, timeout=left)).id
             return self.node
+        finally:
+            self._finding.release()
 
     def forget(self) -> None:
         """It is not where it was, or does not answer."""
@@ -123,8 +131,11 @@ class Coordinator:
 
     async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
         """The version that the coordinator would be asked in."""
-        node = await self.find(timeout)
-        connection = await self.cluster.connection(node, CHANNEL, timeout=timeout or self.timeout)
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        node = await self.find(limit)
+        left = max(0.001, deadline - time.monotonic())
+        connection = await self.cluster.connection(node, CHANNEL, timeout=left)
         return connection.version_of(api_key, max_version)
 
     async def retrying(self, attempt: Any, deadline: float, what: str) -> Any:
