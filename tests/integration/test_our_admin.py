@@ -32,6 +32,7 @@ from kavka.client.admin.types import (
     ElectionType,
     MemberToRemove,
     OpType,
+    ReplicaLogDirInfo,
     TopicPartitionReplica,
 )
 from kavka.client.errors import ClientClosed, UnsupportedVersion
@@ -242,6 +243,12 @@ def test_log_directories_say_what_is_in_them(admin: Admin, target: Target, topic
     only = admin.describe_log_dirs([broker], [TopicPartition(topic, 0)])[broker][path].replicas
     assert list(only) == [TopicPartition(topic, 0)]
     admin.alter_replica_log_dirs({TopicPartitionReplica(topic, 0, broker): path})
+    here, nowhere = TopicPartitionReplica(topic, 0, broker), TopicPartitionReplica(topic, 7, broker)
+    assert admin.describe_replica_log_dirs([here, nowhere]) == {
+        here: ReplicaLogDirInfo(path, 0),
+        nowhere: ReplicaLogDirInfo(),
+    }
+    assert admin.describe_replica_log_dirs([]) == {}
     with pytest.raises(AdminError) as caught:
         admin.alter_replica_log_dirs({TopicPartitionReplica(topic, 0, broker): "/no/such/dir"})
     assert caught.value.code == ErrorCode.LOG_DIR_NOT_FOUND
@@ -270,6 +277,7 @@ def test_groups_are_listed_described_and_deleted(admin: Admin, target: Target, t
         assert member.client_id == "tester"
         assert member.assignment == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
         assert member.subscribed_topics == (topic,)
+        assert admin.describe_classic_groups([group]) == {group: description}
         assert group in [listed.group_id for listed in admin.list_consumer_groups(states=["Stable"])]
         assert group not in [listed.group_id for listed in admin.list_consumer_groups(states=["Empty"])]
         with pytest.raises(AdminError) as caught:
@@ -353,6 +361,14 @@ def test_a_producer_can_be_shut_out(admin: Admin, target: Target, topic: str) ->
         producer.begin_transaction()
         producer.send(topic, b"x").get(30)
         admin.fence_producers(name)
+        with pytest.raises(KafkaError):
+            producer.commit_transaction(60)
+    with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.send(topic, b"y").get(30)
+        admin.force_terminate_transaction(name)
+        assert admin.describe_transactions(name)[name].state in ("CompleteAbort", "Empty")
         with pytest.raises(KafkaError):
             producer.commit_transaction(60)
     assert read_values(target.bootstrap_servers, topic, committed=True) == []

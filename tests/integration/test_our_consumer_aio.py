@@ -55,6 +55,7 @@ def test_a_group_is_read_with_async_for(servers: str, topic: str, protocol: str)
             tp = TopicPartition(topic, 0)
             assert (await consumer.committed([tp]))[tp] == OffsetAndMetadata(60, "", 0)
             assert await consumer.position(tp) == 60
+            assert await consumer.lag(tp) == await consumer.current_lag(tp) == 40
             assert consumer.group_metadata().member_id
         async with Consumer(bootstrap_servers=servers, **settings) as consumer:
             await consumer.subscribe([topic])

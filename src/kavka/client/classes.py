@@ -26,7 +26,8 @@ def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
     if java and short in known:
         text = known[short]
     elif java:
-        raise ConfigError(name, f"'{value}' is not {what} that is known here; known are {', '.join(sorted(known))}")
+        names = f"; known are {', '.join(sorted(known))}" if known else ""
+        raise ConfigError(name, f"'{value}' is not {what} that is known here{names} (package.module.Class loads one)")
     module, colon, attribute = text.rpartition(":")
     if not colon:
         module, _, attribute = text.rpartition(".")

@@ -158,6 +158,11 @@ def _collect(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any], aliases: Mapping[str, Alias]
 ) -> dict[str, Any]:
     """What was given, with older names replaced; today's name wins over an older one."""
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            "bootstrap.servers",
+            f"settings are a mapping by their names, or keywords (bootstrap_servers=…), not a {type(config).__name__}",
+        )
     given: dict[str, Any] = {}
     for name, value in (config or {}).items():
         if not isinstance(name, str):
@@ -192,7 +197,10 @@ def _text(name: str, value: Any) -> str:
         case list() | tuple() | set() | frozenset():
             return ",".join(_text(name, item) for item in value)
         case bytes():
-            return value.decode()
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                raise ConfigError(name, f"{value!r} is not allowed, it must be text in UTF-8") from None
         case _:
             raise ConfigError(name, f"a {type(value).__name__} is not allowed")
 

@@ -151,7 +151,7 @@ def producer_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any
     if found["enable.idempotence"]:
         wanted = found.given("enable.idempotence") or found["transactional.id"] is not None
         for name, validator in (
-            ("acks", OneOf(("all", "-1"))),
+            ("acks", Satisfies("all or -1 with enable.idempotence", lambda acks: acks in ("all", "-1"))),
             ("retries", AtLeast(1, "enable.idempotence")),
             ("max.in.flight.requests.per.connection", AtMost(MAX_IN_FLIGHT_IDEMPOTENT, "enable.idempotence")),
         ):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kavka.client import classes
 from kavka.client.admin_config import ADMIN_CONFIGS, admin_config
 from kavka.client.config import parse_servers
 from kavka.client.consumer_config import CONSUMER_CONFIGS, consumer_config
@@ -46,7 +47,9 @@ def test_none_means_the_default() -> None:
         ({"security.protocol": "SSL"}, "security.protocol", "PLAINTEXT"),
         ({"transactional.id": ""}, "transactional.id", "not empty"),
         ({"transactional.id": "t", "enable.idempotence": False}, "enable.idempotence", "true"),
-        ({"enable.idempotence": True, "acks": "1"}, "acks", "all"),
+        ({"enable.idempotence": True, "acks": "1"}, "acks", "all or -1 with enable.idempotence"),
+        ({"transactional.id": "t", "acks": "0"}, "acks", "all or -1 with enable.idempotence"),
+        ({"client.id": b"\xff"}, "client.id", "UTF-8"),
         ({"enable.idempotence": True, "retries": 0}, "retries", "at least 1"),
         (
             {"enable.idempotence": True, "max.in.flight.requests.per.connection": 6},
@@ -65,6 +68,21 @@ def test_a_wrong_value_is_one_error_that_names_the_key_and_what_is_allowed(
     assert str(caught.value).startswith(f"{name}: ")
     assert allowed in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["localhost:9092", ["localhost:9092"], 9092])
+def test_settings_that_are_no_mapping_are_one_error_that_says_how_they_are_given(given: Any) -> None:
+    for make in (producer_config, consumer_config, admin_config):
+        with pytest.raises(ConfigError, match=r"bootstrap.servers: settings are a mapping .*bootstrap_servers="):
+            make(given, {})
+
+
+def test_a_class_that_is_not_known_where_none_are_is_said_without_an_empty_list() -> None:
+    with pytest.raises(ConfigError) as caught:
+        classes.make("line-reader", "nosuch", {}, "a reader", {})
+    assert str(caught.value) == (
+        "line-reader: 'nosuch' is not a reader that is known here (package.module.Class loads one)"
+    )
 
 
 def test_an_unknown_name_is_a_warning_with_a_hint(caplog: pytest.LogCaptureFixture) -> None:

@@ -33,6 +33,7 @@ from kavka.client.admin.types import (
     OpenTransaction,
     PartitionReassignment,
     ProducerState,
+    ReplicaLogDirInfo,
     ResourceType,
     TopicDescription,
     TopicListing,
@@ -189,6 +190,17 @@ class Admin:
             )
         )
 
+    def describe_classic_groups(
+        self, groups: Iterable[str] | str, *, include_authorized_operations: bool = False, timeout: float | None = None
+    ) -> dict[str, ConsumerGroupDescription]:
+        """As `describe_consumer_groups`, for groups of the classic protocol alone, of consumers or of others (workers
+        of Connect, say). A group of another kind is GROUP_ID_NOT_FOUND, or Dead from a broker that says so."""
+        return self._io.run(
+            self._aio.describe_classic_groups(
+                groups, include_authorized_operations=include_authorized_operations, timeout=timeout
+            )
+        )
+
     def delete_consumer_groups(self, groups: Iterable[str] | str, *, timeout: float | None = None) -> None:
         """Delete groups that have no members, and their offsets."""
         self._io.run(self._aio.delete_consumer_groups(groups, timeout=timeout))
@@ -253,6 +265,13 @@ class Admin:
     ) -> dict[int, dict[str, LogDirDescription]]:
         """By broker and path: which partitions (or those of the given ones) lie there, and how large they are."""
         return self._io.run(self._aio.describe_log_dirs(brokers, partitions, timeout=timeout))
+
+    def describe_replica_log_dirs(
+        self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
+    ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
+        """In which directory of its broker each replica lies, and to which one it is being moved. Both are None for a
+        replica that the broker does not have."""
+        return self._io.run(self._aio.describe_replica_log_dirs(replicas, timeout=timeout))
 
     def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
@@ -349,6 +368,10 @@ class Admin:
         """Shut out the producers that use these transactional ids now; their open transactions are aborted. Returns the
         producer id and epoch that each has after that."""
         return self._io.run(self._aio.fence_producers(transactional_ids, timeout=timeout))
+
+    def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Abort whatever transaction is open under this id, whoever has it, a prepared one too."""
+        self._io.run(self._aio.force_terminate_transaction(transactional_id, timeout=timeout))
 
     def elect_leaders(
         self,

@@ -133,22 +133,39 @@ class Groups(AdminBase):
                         errors[group.group_id] = error_of(group.error_code, group.error_message)
             classic = [name for name in names if name not in done and name not in errors]
             if classic:
-                version = connection.version_of(ApiKey.DESCRIBE_GROUPS)
-                described = await connection.send(
-                    describe_groups.DescribeGroupsRequest(
-                        groups=classic, include_authorized_operations=include_authorized_operations and version >= 3
-                    ),
-                    version=version,
-                    timeout=self._request_timeout,
-                )
-                for group in described.groups:
-                    if group.error_code:
-                        errors[group.group_id] = error_of(group.error_code, group.error_message)
-                    else:
-                        done[group.group_id] = _classic_group(group, node)
+                found, failed = await self._classic_groups(node, classic, include_authorized_operations)
+                done |= found
+                errors |= failed
             return done, errors
 
         return await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+
+    async def describe_classic_groups(
+        self,
+        groups: Iterable[str] | str,
+        *,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, ConsumerGroupDescription]:
+        """As `describe_consumer_groups`, for groups of the classic protocol alone, of consumers or of others (workers
+        of Connect, say). A group of another kind is GROUP_ID_NOT_FOUND, or Dead from a broker that says so."""
+
+        async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
+            return await self._classic_groups(node, names, include_authorized_operations)
+
+        return await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+
+    async def _classic_groups(
+        self, node: Node, names: list[str], authorized_operations: bool
+    ) -> Outcome[str, ConsumerGroupDescription]:
+        connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
+        version = connection.version_of(ApiKey.DESCRIBE_GROUPS)
+        request = describe_groups.DescribeGroupsRequest(
+            groups=names, include_authorized_operations=authorized_operations and version >= 3
+        )
+        response = await connection.send(request, version=version, timeout=self._request_timeout)
+        done = {g.group_id: _classic_group(g, node) for g in response.groups if not g.error_code}
+        return done, {g.group_id: error_of(g.error_code, g.error_message) for g in response.groups if g.error_code}
 
     async def delete_consumer_groups(self, groups: Iterable[str] | str, *, timeout: float | None = None) -> None:
         """Delete groups that have no members, and their offsets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kavka.client.admin.base import AdminBase, Outcome, gather
-from kavka.client.admin.types import LogDirDescription, ReplicaInfo, TopicPartitionReplica
+from kavka.client.admin.types import LogDirDescription, ReplicaInfo, ReplicaLogDirInfo, TopicPartitionReplica
 from kavka.client.errors import error_of
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition, by_topic
@@ -54,6 +54,31 @@ class LogDirs(AdminBase):
             return await gather({broker: [broker] for broker in ids}, ask)
 
         return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
+
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
+    ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
+        """In which directory of its broker each replica lies, and to which one it is being moved. Both are None for a
+        replica that the broker does not have."""
+        wanted = [TopicPartitionReplica(*replica) for replica in replicas]
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for replica in wanted:
+            by_broker.setdefault(replica.broker_id, []).append(TopicPartition(replica.topic, replica.partition))
+        partitions = {tp for some in by_broker.values() for tp in some}
+        result = dict.fromkeys(wanted, ReplicaLogDirInfo())
+        if not wanted:
+            return result
+        for broker, directories in (await self.describe_log_dirs(by_broker, partitions, timeout=timeout)).items():
+            for path, directory in directories.items():
+                for tp, found in directory.replicas.items():
+                    replica = TopicPartitionReplica(tp.topic, tp.partition, broker)
+                    for one in found if replica in result else ():
+                        if one.is_future:
+                            here = {"future_log_dir": path, "future_offset_lag": one.offset_lag}
+                        else:
+                            here = {"current_log_dir": path, "current_offset_lag": one.offset_lag}
+                        result[replica] = result[replica]._replace(**here)
+        return result
 
     async def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None

@@ -217,6 +217,10 @@ class Transactions(AdminBase):
 
         return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
 
+    async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Abort whatever transaction is open under this id, whoever has it, a prepared one too."""
+        await self.fence_producers(transactional_id, timeout=timeout)
+
 
 def _or_none(number: int) -> int | None:
     return None if number < 0 else number

@@ -179,6 +179,16 @@ class ReplicaInfo(NamedTuple):
     is_future: bool
 
 
+class ReplicaLogDirInfo(NamedTuple):
+    """Where a replica lies and where it is being moved to; None: nowhere. The lag is behind the high watermark, that
+    of a moved one behind the log it is made from."""
+
+    current_log_dir: str | None = None
+    current_offset_lag: int | None = None
+    future_log_dir: str | None = None
+    future_offset_lag: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
     error: KafkaError | None

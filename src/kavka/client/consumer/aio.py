@@ -222,6 +222,9 @@ class Consumer:
         found = await core.lag(asked, core.deadline(timeout))
         return found if partition is None else found[asked[0]]
 
+    async def current_lag(self, partition: Any) -> int | None:
+        return self._open().known_lag(one_partition(partition))
+
     async def offsets_for_times(
         self, times: Mapping[Any, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:

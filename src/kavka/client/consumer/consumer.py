@@ -246,10 +246,12 @@ class Consumer:
         with self._used():
             asked = [] if partition is None else [one_partition(partition)]
             found = self._run(self._core.lag(asked, self._core.deadline(timeout)), wakes=True)
-            for tp, offset in self._unread.first().items():
-                if tp in found:
-                    found[tp] += max(0, self._core.subscriptions.partitions[tp].position - offset)
             return found if partition is None else found[asked[0]]
+
+    def current_lag(self, partition: Any) -> int | None:
+        """As `lag`, of what is known now: asks nobody, and is None before the first fetch."""
+        with self._used():
+            return self._on_loop(self._core.known_lag, one_partition(partition))
 
     def offsets_for_times(
         self, times: Mapping[Any, int], timeout: float | None = None

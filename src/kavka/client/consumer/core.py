@@ -387,8 +387,20 @@ class ConsumerCore:
         result: dict[TopicPartition, int] = {}
         for state in states:
             known = state.lag(committed)
-            result[state.tp] = max(0, ends[state.tp].offset - state.position) if known is None else known
+            ahead = max(0, ends[state.tp].offset - state.position) if known is None else known
+            result[state.tp] = ahead + self._not_given_out(state)
         return result
+
+    def known_lag(self, partition: TopicPartition) -> int | None:
+        """As of the last fetch."""
+        state = self.subscriptions.state(partition)
+        known = state.lag(self.fetcher.read_committed)
+        return None if known is None else known + self._not_given_out(state)
+
+    def _not_given_out(self, state: PartitionState) -> int:
+        """Offsets that an iteration has taken, and not given to the program yet."""
+        first = self.unread.first().get(state.tp)
+        return 0 if first is None else max(0, state.position - first)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], deadline: float

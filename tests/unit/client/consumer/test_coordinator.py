@@ -46,7 +46,7 @@ def test_a_call_with_little_time_does_not_wait_for_another_that_has_much_and_ask
         patient = asyncio.create_task(coordinator.find())
         await asyncio.sleep(0)
         began = time.monotonic()
-        with pytest.raises(KafkaTimeout, match="no coordinator for g within 0.05 s"):
+        with pytest.raises(KafkaTimeout, match=r"no coordinator for g within 0\.05 s"):
             await coordinator.find(0.05)
         assert time.monotonic() - began < 30
         assert cluster.asked == [pytest.approx(60, abs=1)]
