@@ -73,11 +73,12 @@ class LogDirs(AdminBase):
                 for tp, found in directory.replicas.items():
                     replica = TopicPartitionReplica(tp.topic, tp.partition, broker)
                     for one in found if replica in result else ():
-                        if one.is_future:
-                            here = {"future_log_dir": path, "future_offset_lag": one.offset_lag}
-                        else:
-                            here = {"current_log_dir": path, "current_offset_lag": one.offset_lag}
-                        result[replica] = result[replica]._replace(**here)
+                        before, lag = result[replica], one.offset_lag
+                        result[replica] = (
+                            before._replace(future_log_dir=path, future_offset_lag=lag)
+                            if one.is_future
+                            else before._replace(current_log_dir=path, current_offset_lag=lag)
+                        )
         return result
 
     async def alter_replica_log_dirs(
