@@ -239,17 +239,19 @@ def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the
     admin.create_topics([NewTopic(topic, 1)])
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         producer.send(topic, value="x")
+        producer.send(topic, value=b"no UTF-8: \xff")
+    values = ["x", "no UTF-8: \ufffd"]
     kept.failures = [RetriableError("the database is away")] * 2
     patient = {"errors_retry_timeout": "600000", "errors_retry_delay_max_ms": "10"}
     assert run(kept, "patient", topics=topic, **patient).kind == "done"
-    assert [row.value for row in kept.rows] == ["x"]
+    assert [row.value for row in kept.rows] == values
     kept.failures = [RetriableError("the database is away")]
     outcome = run(kept, "impatient", topics=topic)
     assert (outcome.kind, "the database is away" in (outcome.trace or "")) == ("failed", True)
     # What was not written is written by the next start.
     kept.rows.clear()
     assert run(kept, "impatient", topics=topic).kind == "done"
-    assert [row.value for row in kept.rows] == ["x"]
+    assert [row.value for row in kept.rows] == values
 
 
 def test_avro_and_json_without_schemas_become_columns(

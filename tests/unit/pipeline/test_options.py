@@ -19,7 +19,8 @@ def test_the_defaults_are_sparks() -> None:
     assert (found.kind, found.topics) == ("subscribe", ("a",))
     assert (found.starting, found.fail_on_data_loss, found.include_headers) == (LATEST, True, False)
     assert (found.max_delay, found.poll_timeout, found.retries, found.retry_interval) == (900.0, 120.0, 3, 1.0)
-    assert found.isolation_level == "read_uncommitted"
+    assert (found.isolation_level, found.text_columns) == ("read_uncommitted", frozenset())
+    assert source(textColumns=" Value,key ").text_columns == {"key", "value"}
     assert (source(streaming=False).starting, source(streaming=False).ending) == (EARLIEST, LATEST)
 
 
@@ -70,7 +71,8 @@ def test_assign_takes_partitions() -> None:
         ({"startingOffsetsByTimestampStrategy": "x"}, "must be error or latest, not 'x'"),
         ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: where reading begins"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set"),
-        ({"kafka.value.deserializer": "x"}, "values are always bytes: cast the column"),
+        ({"kafka.value.deserializer": "x"}, "values are bytes, or text with textColumns=value"),
+        ({"textColumns": "value,topic"}, "textColumns must be key, value, or both with a comma between"),
         ({"groupIdCommit": " "}, "groupIdCommit must be the name of a consumer group"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from kavka.client.types import PreparedTransaction
 from kavka.pipeline.spark.decisions import Decision, TaskEntry
 from kavka.pipeline.spark.errors import OptionError, PipelineError
-from kavka.pipeline.spark.reading import SCHEMA_WITH_HEADERS, spark_batch
+from kavka.pipeline.spark.reading import schema, spark_batch
 from kavka.pipeline.spark.rows import Layout, layout, send, size_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -92,7 +92,24 @@ def test_what_the_consumer_reads_has_sparks_columns() -> None:
     columns.add(5, 1_700_000_000_123, b"k", None, None)
     columns.ran("t", 2, 1, 1)
     found = spark_batch(record_batch(columns), True)
-    assert found.schema == SCHEMA_WITH_HEADERS
+    assert found.schema == schema(headers=True)
     (row,) = found.to_pylist()
     assert (row["key"], row["value"], row["topic"], row["partition"], row["offset"]) == (b"k", None, "t", 2, 5)
     assert (row["timestamp"].timestamp(), row["timestampType"], row["headers"]) == (1_700_000_000.123, 1, None)
+
+
+def test_bytes_are_read_as_text_where_wanted_and_are_mended_where_they_are_no_utf8() -> None:
+    from kavka.client.consumer._decode import Columns
+    from kavka.client.consumer.arrow import record_batch
+
+    columns = Columns()
+    columns.add(5, 1_700_000_000_123, b"\xff", "grün".encode(), None)
+    columns.add(6, 1_700_000_000_123, None, b"gr\xc3", None)
+    columns.add(7, 1_700_000_000_123, b"k", None, None)
+    columns.ran("t", 2, 1, 3)
+    read = record_batch(columns)
+    whole = spark_batch(read, False, {"key", "value"})
+    assert whole.schema == schema(headers=False, text={"key", "value"})
+    assert whole.column("key").to_pylist() == ["\ufffd", None, "k"]
+    assert whole.column("value").to_pylist() == ["grün", "gr\ufffd", None]
+    assert spark_batch(read, False, {"value"}).column("key").to_pylist() == [b"\xff", None, b"k"]

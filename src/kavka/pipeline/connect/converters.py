@@ -52,6 +52,12 @@ class Converter:
         return True
 
     @property
+    def is_text(self) -> bool:
+        """Whether the bytes are UTF-8 and nothing else is to be done with them. The source `kavka` decodes them then,
+        and `decode` is not called."""
+        return False
+
+    @property
     def operator(self) -> str:
         """What errors name."""
         return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
@@ -89,16 +95,22 @@ class StringConverter(Converter):
         Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),
     )
 
+    @property
+    def is_text(self) -> bool:
+        return self._encoding == "UTF-8"
+
+    @property
+    def _encoding(self) -> str:
+        return str(self.config["converter.encoding"]).upper().replace("UTF8", "UTF-8")
+
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
-        encoding = self.config["converter.encoding"].upper().replace("UTF8", "UTF-8")
-        if encoding == "UTF-8":
+        if self.is_text:
             return Decoded(F.make_valid_utf8(column.cast("string")))
-        return Decoded(F.decode(column, encoding))
+        return Decoded(F.decode(column, self._encoding))
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
         text = to_text(column, kind)
-        encoding = self.config["converter.encoding"].upper().replace("UTF8", "UTF-8")
-        return text.cast("binary") if encoding == "UTF-8" else F.encode(text, encoding)
+        return text.cast("binary") if self.is_text else F.encode(text, self._encoding)
 
 
 def to_text(column: Column, kind: DataType) -> Column:

@@ -12,8 +12,9 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
-from kavka.pipeline.connect.converters import Converter
+from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.errors import ConfigErrors
 from kavka.pipeline.connect.loading import TRANSFORMS, load_converter, options_under
 from kavka.pipeline.connect.records import ERROR, ERROR_TYPE, HEADERS_TYPE, KEY, RAW, VALUE, Records, complete
@@ -104,6 +105,12 @@ class Flow:
 
     # --- sinks
 
+    @property
+    def text_columns(self) -> list[str]:
+        """Which of key and value the source `kavka` is to give as text: its Python processes look whether bytes are
+        UTF-8 many times faster than Spark does. What may become a dead letter is needed as it was."""
+        return [] if self.keep_raw else [side for side, one in ((KEY, self.key), (VALUE, self.value)) if one.is_text]
+
     def decoded(self, raw: DataFrame, batch: DataFrame | None) -> Records:
         """`raw` is what the source `kavka` gives; `batch` the same where it may be looked at."""
         frame = raw.withColumns({ERROR: F.lit(None).cast(ERROR_TYPE)})
@@ -114,7 +121,8 @@ class Flow:
         schemaless = {}
         columns: dict[str, Column] = {}
         for side, one in ((KEY, self.key), (VALUE, self.value)):
-            found = one.decode(F.col(side), batch)
+            is_text = isinstance(raw.schema[side].dataType, StringType)
+            found = Decoded(F.col(side)) if is_text else one.decode(F.col(side), batch)
             schemaless[side] = found.schemaless
             if found.error is not None:
                 records = records.failing(

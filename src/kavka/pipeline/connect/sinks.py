@@ -42,7 +42,7 @@ def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None
     flow = Flow.of(task.name, task.given, context.config, task.worker.properties, keep_raw)
     if not _wait_for_topics(task, context):
         return
-    frame = context.spark.readStream.format("kavka").options(**_reading(context)).load()
+    frame = context.spark.readStream.format("kavka").options(**_reading(context, flow)).load()
     _Run(task, context, sink, retries, flow).run(frame)
 
 
@@ -62,7 +62,7 @@ def _wait_for_topics(task: Task, context: Context) -> bool:
     return True
 
 
-def _reading(context: Context) -> dict[str, str]:
+def _reading(context: Context, flow: Flow) -> dict[str, str]:
     overrides = context.with_prefix("consumer.override.")
     overrides.pop("group.id", None)
     reset = overrides.pop("auto.offset.reset", "earliest")
@@ -75,6 +75,7 @@ def _reading(context: Context) -> dict[str, str]:
         options["subscribePattern"] = context["topics.regex"]
     options |= {
         "includeHeaders": "true",
+        "textColumns": ",".join(flow.text_columns),
         "startingOffsets": _starting(context, reset),
         "groupIdCommit": group_of(context.name),
         "failOnDataLoss": str(context["fail.on.data.loss"]).lower(),

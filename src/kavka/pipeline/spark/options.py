@@ -25,7 +25,7 @@ SOURCE_NAMES = (
     "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
-    "failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+    "failOnDataLoss", "includeHeaders", "textColumns", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "groupIdPrefix", "groupIdCommit",
 )  # fmt: skip
 SINK_NAMES = (
@@ -39,8 +39,8 @@ _IGNORED = {name.lower() for name in SPARKS_OWN}
 
 _REFUSED_BY_SOURCE = {
     "auto.offset.reset": "where reading begins is said by startingOffsets",
-    "key.deserializer": "keys are always bytes: cast the column",
-    "value.deserializer": "values are always bytes: cast the column",
+    "key.deserializer": "keys are bytes, or text with textColumns=key",
+    "value.deserializer": "values are bytes, or text with textColumns=value",
     "enable.auto.commit": "Spark keeps the offsets in its checkpoint; groupIdCommit commits them to a group as well",
     "interceptor.classes": "interceptors do not see what is read as columns",
 }
@@ -88,6 +88,8 @@ class SourceOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
+    text_columns: frozenset[str]
+    """Which of key and value are text."""
     poll_timeout: float
     retries: int
     retry_interval: float
@@ -144,12 +146,20 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         max_records_per_partition=options.number("maxRecordsPerPartition"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         include_headers=options.boolean("includeHeaders", False),
+        text_columns=text_columns(options.get("textColumns")),
         poll_timeout=options.number_or("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
         retries=options.number_or("fetchOffset.numRetries", 3),
         retry_interval=options.number_or("fetchOffset.retryIntervalMs", 1000) / 1000,
         group_to_commit=_group(options, streaming),
         client=options.client(_REFUSED_BY_SOURCE),
     )
+
+
+def text_columns(given: str | None) -> frozenset[str]:
+    found = frozenset(name.strip().lower() for name in (given or "").split(",") if name.strip())
+    if not found <= {"key", "value"}:
+        raise OptionError(f"textColumns must be key, value, or both with a comma between, not '{given}'")
+    return found
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import pyarrow as pa
@@ -26,16 +26,12 @@ T = TypeVar("T")
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _COLUMNS = (
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),
     pa.field("offset", pa.int64()),
     pa.field("timestamp", pa.timestamp("us", "UTC")),
     pa.field("timestampType", pa.int32()),
 )
-SCHEMA = pa.schema(_COLUMNS)
-SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, pa.field("headers", _HEADERS)])
 
 # How long nothing may come before the partition's edges are looked at.
 _LOOK_AFTER = 5.0
@@ -44,7 +40,7 @@ _LOOK_AFTER = 5.0
 def read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range. What is gone is an error that says what, or is left out with a warning."""
     for batch in in_pieces(options, wanted, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
-        yield spark_batch(batch, options.include_headers)
+        yield spark_batch(batch, options.include_headers, options.text_columns)
 
 
 def in_pieces(
@@ -114,16 +110,32 @@ def _after_loss(consumer: Consumer, options: SourceOptions, wanted: Range, posit
     return following
 
 
-def spark_batch(batch: pa.RecordBatch, headers: bool) -> pa.RecordBatch:
-    """From the consumer's columns to those of Spark's Kafka source. Keys and values are not copied."""
+def schema(headers: bool, text: Collection[str] = ()) -> pa.Schema:
+    sides = [pa.field(name, pa.string() if name in text else pa.binary()) for name in ("key", "value")]
+    return pa.schema([*sides, *_COLUMNS, pa.field("headers", _HEADERS)] if headers else [*sides, *_COLUMNS])
+
+
+def spark_batch(batch: pa.RecordBatch, headers: bool, text: Collection[str] = ()) -> pa.RecordBatch:
+    """From the consumer's columns to those of Spark's Kafka source. Keys and values are not copied, also where they are
+    to be text, unless that is no UTF-8."""
     names = batch.schema.names
     columns = [batch.column(names.index(name)) for name in ("key", "value", "topic", "partition", "offset")]
+    columns[:2] = [as_text(one) if name in text else one for name, one in zip(("key", "value"), columns, strict=False)]
     columns[2] = columns[2].dictionary_decode()
     columns.append(batch.column(names.index("timestamp")).cast(pa.timestamp("us", "UTC")))
     columns.append(batch.column(names.index("timestamp_type")).cast(pa.int32()))
     if headers:
         columns.append(batch.column(names.index("headers")))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS if headers else SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=schema(headers, text))
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Bytes as text. What is not UTF-8 becomes U+FFFD, as in Java."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        found = [None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()]
+        return pa.array(found, pa.string())
 
 
 # --- one consumer for all tasks of this process

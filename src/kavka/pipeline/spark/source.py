@@ -39,7 +39,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
 from kavka.pipeline.spark.offsets import INITIAL, Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
-from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options
+from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options, text_columns
 
 if TYPE_CHECKING:
     from kavka.pipeline.spark.rows import Layout
@@ -50,8 +50,6 @@ _COMMIT_TIMEOUT = 5.0
 _PAUSE = 0.02
 
 _FIELDS = [
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
     StructField("topic", StringType()),
     StructField("partition", IntegerType()),
     StructField("offset", LongType()),
@@ -63,8 +61,10 @@ _HEADERS = StructField(
 )
 
 
-def schema_of(include_headers: bool) -> StructType:
-    return StructType([*_FIELDS, _HEADERS] if include_headers else _FIELDS)
+def schema_of(include_headers: bool, text: Collection[str]) -> StructType:
+    """`text`: which of key and value are text."""
+    sides = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
+    return StructType([*sides, *_FIELDS, _HEADERS] if include_headers else [*sides, *_FIELDS])
 
 
 class KavkaDataSource(DataSource):
@@ -76,7 +76,9 @@ class KavkaDataSource(DataSource):
         return "kavka"
 
     def schema(self) -> StructType:
-        return schema_of(self.options.get("includeHeaders", "false").strip().lower() == "true")
+        with one_clear_line():
+            headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+            return schema_of(headers, text_columns(self.options.get("textColumns")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with one_clear_line():
@@ -113,7 +115,7 @@ class KavkaDataSource(DataSource):
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    if schema != schema_of(options.include_headers):
+    if schema != schema_of(options.include_headers, options.text_columns):
         raise OptionError("the columns are given by the source: leave out .schema(…)")
 
 
