@@ -49,6 +49,10 @@ class Scheduler:
             if start and job.prepare():
                 self._running[job] = self._pool.submit(job.run)
 
+    def worked(self) -> bool:
+        """Every kind of job has been done more than once or twice."""
+        return all(self.rounds.get(name, 0) > times for name, times in {"cleaner": 5, "flush": 5, "move-logs": 2}.items())
+
     def drain(self) -> None:
         while self._running:
             self.turn(start=False)
@@ -66,9 +70,9 @@ def test_a_busy_broker_loses_nothing_while_its_logs_are_cleaned_flushed_and_move
         scheduler = Scheduler(manager.jobs(), pool)
         for tp in PARTITIONS:
             manager.get_or_create(tp)
-        end = time.monotonic() + 2.0
+        start = time.monotonic()
         turn = 0
-        while time.monotonic() < end:
+        while time.monotonic() < start + (2 if scheduler.worked() else 60):
             turn += 1
             tp = draw.choice(PARTITIONS)
             log = manager.get(tp)
@@ -89,7 +93,7 @@ def test_a_busy_broker_loses_nothing_while_its_logs_are_cleaned_flushed_and_move
         scheduler.drain()
     assert not manager.cleaner.uncleanable
     assert manager.online_dirs == manager.dirs
-    assert scheduler.rounds["cleaner"] > 5 and scheduler.rounds["flush"] > 5 and scheduler.rounds["move-logs"] > 2
+    assert scheduler.worked(), scheduler.rounds
     for tp in PARTITIONS:
         assert latest(contents(manager.get(tp))) == written[tp]
     sizes = {tp: manager.get(tp).end_offset for tp in PARTITIONS}
