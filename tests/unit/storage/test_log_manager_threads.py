@@ -51,7 +51,8 @@ class Scheduler:
 
     def worked(self) -> bool:
         """Every kind of job has been done more than once or twice."""
-        return all(self.rounds.get(name, 0) > times for name, times in {"cleaner": 5, "flush": 5, "move-logs": 2}.items())
+        enough = {"cleaner": 5, "flush": 5, "move-logs": 2}
+        return all(self.rounds.get(name, 0) > times for name, times in enough.items())
 
     def drain(self) -> None:
         while self._running:

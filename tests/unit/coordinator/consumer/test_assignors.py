@@ -210,11 +210,11 @@ def test_a_large_group_is_assigned_in_a_moment(alike: bool) -> None:
     everything = frozenset(topics)
     some = frozenset(sorted(topics)[:40])
     members = {f"m{i}": MemberSpec(everything if alike or i % 2 else some) for i in range(200)}
-    began = time.perf_counter()
+    began = time.process_time()
     target = assign_uniformly(members, topics)
     del members["m7"]
     assign_uniformly(with_target(members, target), topics)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 # ---- range
