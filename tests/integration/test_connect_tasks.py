@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ PATIENCE = 240.0
 AVRO = {
     "type": "record",
     "name": "Row",
-    "fields": [{"name": "id", "type": ["null", "long"]}, {"name": "name", "type": ["null", "string"]}],
+    "fields": [
+        {"name": "id", "type": ["null", "long"]},
+        {"name": "name", "type": ["null", "string"]},
+        {"name": "count", "type": "int"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}},
+    ],
 }
 
 
@@ -254,7 +260,7 @@ def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the
     assert [row.value for row in kept.rows] == values
 
 
-def test_avro_and_json_without_schemas_become_columns(
+def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
     run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
 ) -> None:
     import io
@@ -263,17 +269,22 @@ def test_avro_and_json_without_schemas_become_columns(
 
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-json", 1)])
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
-        for prefix in (b"\0\0\0\0\x07", b""):
-            out = io.BytesIO()
-            out.write(prefix)
-            schemaless_writer(out, AVRO, {"id": 5, "name": "five"})
-            producer.send(topic, value=out.getvalue())
+        out = io.BytesIO()
+        schemaless_writer(out, AVRO, {"id": 5, "name": "five", "count": 1, "price": Decimal("1.25")})
+        five, name = b"\0\0\0\0\x07", b"\x02\x0a\x02\x08five"
+        good = name + b"\x02" + b"\x02\x7d"
+        assert out.getvalue() == good
+        # Confluent's bytes are missing; an int of 36 bits; a decimal of 17 digits; data that ends too early.
+        large_int = name + b"\x80\x80\x80\x80\x80\x01" + b"\x02\x7d"
+        large_decimal = name + b"\x02" + b"\x0e" + b"\x7f" * 7
+        for value in (five + good, good, five + large_int, five + large_decimal, five + name):
+            producer.send(topic, value=value)
         for value in ('{"id": 1, "tags": ["a"]}', '{"id": 2.5, "more": {"x": true}}', None):
             producer.send(f"{topic}-json", value=value)
     avro = {"value_converter": "io.confluent.connect.avro.AvroConverter", "value_converter_schema": json.dumps(AVRO)}
     outcome = run(kept, "avro", topics=topic, value_converter_wire_format="confluent", errors_tolerance="all", **avro)
     assert outcome.kind == "done", outcome.trace
-    assert [(row.value.id, row.value.name) for row in kept.rows] == [(5, "five")]
+    assert [tuple(row.value) for row in kept.rows] == [(5, "five", 1, Decimal("1.25"))]
     kept.rows.clear()
     plain = {"value_converter": "JsonConverter", "value_converter_schemas_enable": "false"}
     outcome = run(kept, "json", topics=f"{topic}-json", **plain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +32,13 @@ from pyspark.sql.types import (
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.records import SchemaName
 
+MAX_DEPTH = 64
+"""Of types inside of each other: with a few hundred Spark runs over the end of its stack."""
+MAX_COLUMNS = 10_000
+_MAX_DIGITS = 38
+
+Fit = Callable[[Any], Any]
+
 _PRIMITIVE: dict[str, DataType] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -43,60 +51,207 @@ _PRIMITIVE: dict[str, DataType] = {
 
 
 def parsed(schema: str) -> Any:
+    """With full names, as fastavro takes it."""
     try:
         from fastavro import parse_schema
     except ImportError:
         raise ConnectError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
     try:
-        return parse_schema(json.loads(schema))
+        given = json.loads(schema)
+        _bounded(given, 0)
+        return parse_schema(given)
+    except ConnectError:
+        raise
     except Exception as error:
-        raise ConnectError(f"this is no Avro schema: {error}") from None
+        raise ConnectError(f"this is no Avro schema: {str(error) or type(error).__name__}") from None
+
+
+def _bounded(schema: Any, depth: int) -> None:
+    """Before anything that recurses sees it."""
+    if depth > MAX_DEPTH:
+        raise ConnectError(f"an Avro schema with more than {MAX_DEPTH} types inside of each other")
+    if isinstance(schema, list):
+        for one in schema:
+            if isinstance(one, list):
+                raise ConnectError("this is no Avro schema: a union inside of a union")
+            _bounded(one, depth)
+    elif isinstance(schema, dict):
+        fields = schema.get("fields")
+        inside = [schema.get(name) for name in ("type", "items", "values")]
+        inside += [one.get("type") for one in fields if isinstance(one, dict)] if isinstance(fields, list) else []
+        for one in inside:
+            _bounded(one, depth + 1)
 
 
 def to_spark(schema: str) -> DataType:
-    parsed(schema)
-    return _kind(json.loads(schema), {})[0]
+    return _typed(parsed(schema)).kind
 
 
-def _kind(schema: Any, named: dict[str, DataType]) -> tuple[DataType, bool]:
-    """(type, whether it may be null)."""
-    if isinstance(schema, list):
-        others = [one for one in schema if one != "null"]
-        if len(others) != 1:
-            raise ConnectError("a union of several types has no column: only with null")
-        return _kind(others[0], named)[0], len(others) < len(schema)
-    if isinstance(schema, str):
-        if schema in _PRIMITIVE:
-            return _PRIMITIVE[schema], False
-        if schema in named:
-            return named[schema], False
-        raise ConnectError(f"the Avro type {schema} has no column")
-    kind, logical = schema["type"], schema.get("logicalType")
-    if logical == "decimal":
-        return DecimalType(min(int(schema["precision"]), 38), int(schema.get("scale", 0))), False
-    if kind == "int" and logical == "date":
-        return DateType(), False
-    if kind == "long" and logical in ("timestamp-millis", "timestamp-micros"):
-        return TimestampType(), False
-    if kind == "record":
-        fields = []
+class Misfit(ValueError):
+    """A value that the bytes may hold and the type may not."""
+
+
+@dataclass(frozen=True)
+class _Type:
+    kind: DataType
+    fit: Fit | None = None
+    """From what fastavro reads to what the column takes; None: nothing is to be done."""
+    columns: int = 1
+    """In all, those of structs and what is in them included: Spark has no types by name, each mention counts."""
+    empty: bool = False
+    """Whether its data may take no bytes at all."""
+
+
+def _typed(schema: Any) -> _Type:
+    try:
+        return _Types().of(schema)[0]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConnectError(f"this is no Avro schema: {type(error).__name__} at {error}") from None
+
+
+class _Types:
+    """From a schema whose names are full. fastavro's reader is in C and believes the data: it runs over the end of the
+    stack where data is nested too deep, and makes as many items as an array says that it has. So no schema gets that
+    far in which the data could say how deep it is (types inside of themselves, which no column can have) or have
+    items without bytes."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Type] = {}
+
+    def of(self, schema: Any) -> tuple[_Type, bool]:
+        """(type, whether it may be null)."""
+        if isinstance(schema, list):
+            others = [one for one in schema if one != "null"]
+            if len(others) != 1:
+                raise ConnectError("a union of several types has no column: only with null")
+            found, _ = self.of(others[0])
+            if len(others) == len(schema):
+                return replace(found, empty=False), False
+            return replace(found, fit=_or_null(found.fit), empty=False), True
+        if isinstance(schema, str):
+            known = _SIMPLE.get(schema) or self._named.get(schema)
+            if known is None:
+                raise ConnectError(f"the Avro type {schema} has no column")
+            return known, False
+        made = self._made(schema, schema["type"])
+        if made.columns > MAX_COLUMNS:
+            raise ConnectError(f"an Avro schema of more than {MAX_COLUMNS} columns")
+        if schema["type"] in ("record", "error", "enum", "fixed"):
+            self._named[schema["name"]] = made
+        return made, False
+
+    def _made(self, schema: dict[str, Any], kind: str) -> _Type:
+        logical = schema.get("logicalType")
+        if kind in ("bytes", "fixed"):
+            size = _size(schema) if kind == "fixed" else 1
+            if logical == "decimal" and "precision" in schema:
+                return replace(_decimal(schema), empty=size == 0)
+            return _Type(BinaryType(), empty=size == 0)
+        if kind == "int" and logical == "date":
+            return _Type(DateType())
+        if kind == "long" and logical in ("timestamp-millis", "timestamp-micros"):
+            return _Type(TimestampType())
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            found, null = self.of(schema["items"])
+            if found.empty:
+                raise ConnectError("an array whose items take no bytes: a few of them could say that it has any number")
+            return _Type(ArrayType(found.kind, null), _of_list(found.fit), found.columns + 1)
+        if kind == "map":
+            found, null = self.of(schema["values"])
+            return _Type(MapType(StringType(), found.kind, null), _of_map(found.fit), found.columns + 1)
+        if kind == "enum":
+            return _Type(StringType())
+        return self.of(kind)[0]
+
+    def _record(self, schema: dict[str, Any]) -> _Type:
+        fields, fits, columns, empty = [], {}, 1, True
         for one in schema["fields"]:
-            found, null = _kind(one["type"], named)
-            fields.append(StructField(one["name"], found, null))
-        made: DataType = StructType(fields)
-        named[schema["name"]] = made
-        return made, False
-    if kind == "array":
-        found, null = _kind(schema["items"], named)
-        return ArrayType(found, null), False
-    if kind == "map":
-        found, null = _kind(schema["values"], named)
-        return MapType(StringType(), found, null), False
-    if kind in ("enum", "fixed"):
-        made = StringType() if kind == "enum" else BinaryType()
-        named[schema["name"]] = made
-        return made, False
-    return _kind(kind, named)
+            found, null = self.of(one["type"])
+            fields.append(StructField(one["name"], found.kind, null))
+            if found.fit is not None:
+                fits[one["name"]] = found.fit
+            columns += found.columns
+            empty = empty and found.empty
+        if len({one.name for one in fields}) < len(fields):
+            raise ConnectError(f"the Avro record {schema['name']} has two fields of one name")
+        return _Type(StructType(fields), _of_record(fits), columns, empty)
+
+
+def _size(schema: dict[str, Any]) -> int:
+    size = schema["size"]
+    if not isinstance(size, int) or size < 0:
+        raise ConnectError(f"an Avro type of {size} bytes")
+    return size
+
+
+# --- what fastavro does not look at, or does not turn into what a column takes
+
+
+def _int(value: int) -> int:
+    if not -(2**31) <= value < 2**31:
+        raise Misfit(f"{value} is no int of 32 bits")
+    return value
+
+
+def _decimal(schema: dict[str, Any]) -> _Type:
+    scale = schema.get("scale", 0)
+    precision = min(schema["precision"], _MAX_DIGITS)
+    if not 0 <= scale <= precision:
+        raise ConnectError(f"a decimal of {precision} digits, {scale} of them after the point, has no column")
+    most = 10**precision
+
+    def fit(data: bytes) -> Decimal:
+        value = int.from_bytes(data, "big", signed=True)
+        if not -most < value < most:
+            raise Misfit(f"a decimal of more than {precision} digits")
+        digits = tuple(map(int, str(abs(value))))
+        return Decimal((1 if value < 0 else 0, digits, -scale))
+
+    return _Type(DecimalType(precision, scale), fit)
+
+
+def _or_null(fit: Fit | None) -> Fit | None:
+    return None if fit is None else lambda value: None if value is None else fit(value)
+
+
+def _of_list(fit: Fit | None) -> Fit | None:
+    return None if fit is None else lambda value: [fit(one) for one in value]
+
+
+def _of_map(fit: Fit | None) -> Fit | None:
+    return None if fit is None else lambda value: {name: fit(one) for name, one in value.items()}
+
+
+def _of_record(fits: dict[str, Fit]) -> Fit | None:
+    if not fits:
+        return None
+    parts = tuple(fits.items())
+
+    def fit(value: dict[str, Any]) -> dict[str, Any]:
+        for name, one in parts:
+            value[name] = one(value[name])
+        return value
+
+    return fit
+
+
+_SIMPLE = {name: _Type(kind, _int if name == "int" else None) for name, kind in _PRIMITIVE.items()}
+# Those that fastavro's reader is left to turn into something else than their plain types.
+_READ_AS_TIMES = ("date", "timestamp-millis", "timestamp-micros")
+
+
+def _for_reading(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_for_reading(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _for_reading(value)
+        for name, value in schema.items()
+        if not name.startswith("__") and (name != "logicalType" or value in _READ_AS_TIMES)
+    }
 
 
 def from_spark(kind: DataType, name: SchemaName) -> str:
@@ -140,25 +295,29 @@ def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
     state: list[Any] = []
 
     def read(data: Any) -> Any:
-        from fastavro import schemaless_reader
+        from fastavro import parse_schema, schemaless_reader
 
         if data is None:
             return (None, None)
         if not state:
-            state.append(parsed(schema))
+            known = parsed(schema)
+            state.extend((parse_schema(_for_reading(known)), _typed(known).fit))
         data = bytes(data)
         if confluent:
             if len(data) < 5 or data[0] != 0:
                 return (None, "Unknown magic byte!")
             data = data[5:]
         source = io.BytesIO(data)
+        compiled, fit = state
         try:
-            found = schemaless_reader(source, state[0], None)
+            found = schemaless_reader(source, compiled, None)
+            if fit is not None and found is not None:
+                found = fit(found)
         except Exception as error:
             return (None, f"{type(error).__name__}: {error}")
         if source.read(1):
             return (None, "there are bytes after the datum: it has another schema")
-        return (_to_row(found), None)
+        return (found, None)
 
     return read
 
@@ -181,15 +340,6 @@ def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
     return write
 
 
-def _to_row(value: Any) -> Any:
-    """Records are dicts, which Spark takes for structs; times without a zone are what it wants."""
-    if isinstance(value, dict):
-        return {name: _to_row(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_to_row(one) for one in value]
-    return value
-
-
 def _from_row(value: Any) -> Any:
     if hasattr(value, "asDict"):
         return {name: _from_row(one) for name, one in value.asDict().items()}
@@ -199,4 +349,4 @@ def _from_row(value: Any) -> Any:
         return [_from_row(one) for one in value]
     if isinstance(value, bytearray):
         return bytes(value)
-    return value if not isinstance(value, Decimal) else +value
+    return value

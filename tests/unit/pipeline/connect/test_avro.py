@@ -1,0 +1,145 @@
+"""Avro of unknown origin: nothing ends the process that reads it, or becomes another value than it is."""
+
+from __future__ import annotations
+
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+fastavro = pytest.importorskip("fastavro")
+
+from kavka.pipeline.connect import avro  # noqa: E402
+from kavka.pipeline.connect.errors import ConnectError  # noqa: E402
+from kavka.pipeline.connect.records import SchemaName  # noqa: E402
+
+
+def number(value: int) -> bytes:
+    """As Avro writes an int or a long."""
+    value = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes(found) + bytes([value])
+
+
+def read(schema: Any, data: bytes) -> tuple[Any, str | None]:
+    text = json.dumps(schema)
+    avro.to_spark(text)
+    value, error = avro.reader(text, confluent=False)(data)
+    return value, error
+
+
+def nested(depth: int) -> str:
+    return '{"type":"array","items":' * depth + '"long"' + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [avro.MAX_DEPTH + 1, 500, 20_000])
+def test_a_schema_that_is_too_deep_is_refused(depth: int) -> None:
+    with pytest.raises(ConnectError, match=r"inside of each other|no Avro schema"):
+        avro.to_spark(nested(depth))
+
+
+def test_a_schema_of_the_depth_that_is_taken_is_read() -> None:
+    depth = avro.MAX_DEPTH
+    value, error = avro.reader(nested(depth), confluent=False)(b"\x02" * depth + number(7) + b"\0" * depth)
+    assert error is None
+    for _ in range(depth):
+        (value,) = value
+    assert value == 7
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]},
+        {"type": "record", "name": "N", "fields": [{"name": "all", "type": {"type": "array", "items": "N"}}]},
+        # The inner N is b.N, and what it has inside is itself, not a.N.
+        {"type": "record", "name": "x.R", "fields": [
+            {"name": "first", "type": {"type": "record", "name": "a.N", "fields": [{"name": "i", "type": "int"}]}},
+            {"name": "second", "type": {"type": "record", "name": "b.N", "fields": [
+                {"name": "next", "type": ["null", "N"]}]}},
+        ]},
+    ],
+)  # fmt: skip
+def test_types_inside_of_themselves_have_no_column(schema: Any) -> None:
+    """Data of such a schema says how deep it is: fastavro ends the process with some thousand levels."""
+    with pytest.raises(ConnectError, match="has no column"):
+        avro.to_spark(json.dumps(schema))
+
+
+def test_a_few_names_cannot_stand_for_millions_of_columns() -> None:
+    fields = [{"name": "f0", "type": {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}}]
+    for level in range(1, 40):
+        inside = [{"name": side, "type": f"R{level - 1}"} for side in "ab"]
+        fields.append({"name": f"f{level}", "type": {"type": "record", "name": f"R{level}", "fields": inside}})
+    with pytest.raises(ConnectError, match="more than 10000 columns"):
+        avro.to_spark(json.dumps({"type": "record", "name": "All", "fields": fields}))
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        {"type": "record", "name": "E", "fields": []},
+        {"type": "fixed", "name": "F", "size": 0},
+        {"type": "record", "name": "E", "fields": [{"name": "f", "type": {"type": "fixed", "name": "F", "size": 0}}]},
+    ],
+)
+def test_arrays_of_items_without_bytes_are_refused(items: Any) -> None:
+    with pytest.raises(ConnectError, match="take no bytes"):
+        avro.to_spark(json.dumps({"type": "array", "items": items}))
+
+
+def test_an_array_that_says_to_have_more_items_than_bytes_fails() -> None:
+    assert read({"type": "array", "items": "int"}, number(10**12) + b"\x02")[1] is not None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["", "{", "[]", "7", "null", '"nothing"', '{"type": "fixed", "name": "F", "size": -1}', '["null", ["long"]]',
+     '{"type": "array"}', '{"fields": 3}', "[" * 100_000,
+     '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
+     '{"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 50}'],
+)  # fmt: skip
+def test_what_is_no_schema_is_told_as_such(schema: str) -> None:
+    with pytest.raises(ConnectError):
+        avro.to_spark(schema)
+
+
+def test_values_that_their_types_do_not_have_fail_and_are_not_made_others() -> None:
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    assert read("int", number(2**31 - 1)) == (2**31 - 1, None)
+    assert read("int", number(2**31)) == (None, "Misfit: 2147483648 is no int of 32 bits")
+    counts = {"type": "map", "values": ["null", "int"]}
+    inside = {"type": "record", "name": "R", "fields": [{"name": "a", "type": counts}]}
+    assert read(inside, number(1) + number(1) + b"k" + b"\x02" + number(-(2**31) - 1) + b"\0")[1] is not None
+    assert read(inside, number(1) + number(1) + b"k" + b"\0" + b"\0") == ({"a": {"k": None}}, None)
+    assert read(money, number(3) + (-99999).to_bytes(3, "big", signed=True)) == (Decimal("-999.99"), None)
+    assert read(money, number(3) + (100000).to_bytes(3, "big")) == (None, "Misfit: a decimal of more than 5 digits")
+    assert read({"type": "long", "logicalType": "timestamp-millis"}, number(2**62))[1] is not None
+    assert read({"type": "int", "logicalType": "date"}, number(2**30))[1] is not None
+    assert read("string", number(2) + b"\xff\xfe")[1] is not None
+    assert read(["null", "long"], number(5))[1] is not None
+    assert read("long", number(5) + b"x")[1] == "there are bytes after the datum: it has another schema"
+
+
+def test_types_that_have_no_column_of_their_own_are_their_plain_types() -> None:
+    assert read({"type": "string", "logicalType": "uuid"}, number(3) + b"abc") == ("abc", None)
+    assert read({"type": "int", "logicalType": "time-millis"}, number(1000)) == (1000, None)
+    assert read({"type": "long", "logicalType": "local-timestamp-millis"}, number(1000)) == (1000, None)
+    assert read({"type": "bytes", "logicalType": "decimal"}, number(1) + b"x") == (b"x", None)
+
+
+def test_decimals_of_38_digits_are_written_as_they_are() -> None:
+    from pyspark.sql.types import DecimalType
+
+    value = Decimal("123456789012345678901234567890123456.78")
+    schema = avro.from_spark(DecimalType(38, 2), SchemaName(None, None))
+    data = avro.writer(schema, b"")(value)
+    with io.BytesIO(data) as source:
+        assert fastavro.schemaless_reader(source, json.loads(schema), None) == value
+    assert avro.reader(schema, confluent=False)(data) == (value, None)
