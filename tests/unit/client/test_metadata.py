@@ -74,11 +74,12 @@ def test_backoff_doubles_up_to_its_limit_with_a_fifth_of_spread() -> None:
 
 
 class Broker:
-    """Answers Metadata as told; `up` says whether it can be reached."""
+    """Answers Metadata as told; `up` says whether it can be reached, `named` whether others name it even so."""
 
     def __init__(self, node_id: int, port: int) -> None:
         self.node = Node(node_id, "fake", port)
         self.up = True
+        self.named = False
         self.asked: list[list[str] | None] = []
 
 
@@ -108,7 +109,7 @@ class FakeConnection:
             brokers=[
                 MetadataResponseBroker(node_id=b.node.id, host=b.node.host, port=b.node.port)
                 for b in self.world.brokers
-                if b.up
+                if b.up or b.named
             ],
             controller_id=self.world.brokers[0].node.id,
             topics=[
@@ -317,15 +318,12 @@ def test_a_broker_that_cannot_be_reached_is_tried_again_after_a_wait(monkeypatch
         cluster = world.cluster(**{"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 2000})
         await cluster.start()
         await cluster.topic("t", 60)
-        world.brokers[1].up = False
+        world.brokers[1].up, world.brokers[1].named = False, True
         seen: list[int] = []
         cluster.on_connected(seen.append)
-        # Metadata still names it.
-        cluster.nodes = {0: world.brokers[0].node, 1: world.brokers[1].node}
         with pytest.raises(Disconnected):
             await cluster.connection(1)
         assert cluster.unreachable(1)
-        cluster.nodes = {0: world.brokers[0].node, 1: world.brokers[1].node}
         with pytest.raises(KafkaTimeout):
             await cluster.connection(1, timeout=0.05)
         assert seen == [1]
