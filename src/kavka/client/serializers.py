@@ -61,7 +61,11 @@ class StringSerializer:
                 return
 
     def serialize(self, topic: str, value: str | None) -> bytes | None:
-        return None if value is None else value.encode(self.encoding)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise SerializationError(f"text is wanted, not {type(value).__name__}")
+        return value.encode(self.encoding)
 
     def deserialize(self, topic: str, data: bytes | None) -> str | None:
         return None if data is None else bytes(data).decode(self.encoding)
@@ -127,6 +131,8 @@ class UUIDSerializer:
     """As text of 36 characters, which is what Kafka's does."""
 
     def serialize(self, topic: str, value: UUID | None) -> bytes | None:
+        if value is not None and not isinstance(value, UUID):
+            raise SerializationError(f"a UUID is wanted, not {type(value).__name__}")
         return None if value is None else str(value).encode()
 
     def deserialize(self, topic: str, data: bytes | None) -> UUID | None:

@@ -38,6 +38,9 @@ def test_values_become_kafkas_bytes_and_come_back(serializer: Any, value: Any, d
     ("serializer", "value"),
     [
         (s.ShortSerializer(), 40_000),
+        (s.StringSerializer(), 5),
+        (s.StringSerializer(), b"bytes"),
+        (s.UUIDSerializer(), "00000000-0000-0000-0000-000000000001"),
         (s.IntegerSerializer(), "1"),
         (s.LongSerializer(), 2**63),
         (s.BooleanSerializer(), 1),
