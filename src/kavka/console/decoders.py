@@ -31,7 +31,12 @@ _INTEGERS = {1: ">b", 2: ">h", 4: ">i", 8: ">q"}
 _FLOATS = {4: ">f", 8: ">d"}
 
 
-_loads = json.JSONDecoder().decode
+def _no_number(name: str) -> float:
+    raise ValueError(f"JSON has no {name}")
+
+
+# Python's own would take NaN and Infinity, which no other reader of JSON does.
+strict_json = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 class Decoded(NamedTuple):
@@ -88,7 +93,7 @@ def decode_text(data: bytes) -> Decoded:
 def decode_json(data: bytes) -> Decoded:
     try:
         text = data.decode()
-        return Decoded("json", text, _loads(text))
+        return Decoded("json", text, strict_json(text))
     except (ValueError, RecursionError) as error:
         said = str(error) if isinstance(error, ValueError) else "lists in lists in lists, too many of them"
         shown = decode_text(data)

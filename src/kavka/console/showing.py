@@ -105,7 +105,7 @@ def pretty(found: Decoded) -> str:
     """For a page of its own: JSON with line breaks."""
     if found.kind in ("json", "avro", "internal") and len(found.text) <= MOST_TEXT:
         try:
-            return json.dumps(found.data, indent=2, ensure_ascii=False)
+            return json.dumps(found.data, indent=2, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError):
             pass
     return found.text
@@ -119,12 +119,20 @@ async def as_json(search: Search) -> AsyncIterator[bytes]:
     yield b"["
     first = True
     async for message in _found(search):
-        yield (b"\n" if first else b",\n") + json.dumps(_object(message), ensure_ascii=True).encode()
+        yield (b"\n" if first else b",\n") + _json_text(message).encode()
         first = False
     yield b"\n]\n"
 
 
-def _object(message: Message) -> dict[str, Any]:
+def _json_text(message: Message) -> str:
+    try:
+        return json.dumps(_object(message), allow_nan=False)
+    except (ValueError, RecursionError):
+        # A number that JSON has no name for (NaN, or too large for a float): everything of it as text.
+        return json.dumps(_object(message, as_text=True))
+
+
+def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
     record = message.record
     return {
         "topic": record.topic,
@@ -132,19 +140,20 @@ def _object(message: Message) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "time": time_text(record.timestamp),
-        **_fields("key", message.key, record.key),
-        **_fields("value", message.value, record.value),
+        **_fields("key", message.key, record.key, as_text),
+        **_fields("value", message.value, record.value, as_text),
         "headers": [
-            {"name": clean(name), **_fields("value", found, data)}
+            {"name": clean(name), **_fields("value", found, data, as_text)}
             for (_, found), (name, data) in zip(message.headers, record.headers, strict=True)
         ],
     }
 
 
-def _fields(name: str, found: Decoded, data: bytes | None) -> dict[str, Any]:
+def _fields(name: str, found: Decoded, data: bytes | None, as_text: bool) -> dict[str, Any]:
     if data is None:
         return {name: None}
-    value = found.data if found.kind in ("json", "avro", "internal", "number", "double") else found.text
+    structured = found.kind in ("json", "avro", "internal", "number", "double") and not as_text
+    value = found.data if structured else found.text
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -156,11 +165,12 @@ COLUMNS = ("partition", "offset", "timestamp", "time", "key", "value", "headers"
 
 
 async def as_csv(search: Search) -> AsyncIterator[bytes]:
-    """With a line of names first. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """With a line of names first. A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    Headers are a list of pairs, as JSON: a name may be there more than once."""
     yield (",".join(COLUMNS) + "\r\n").encode()
     async for message in _found(search):
         record = message.record
-        headers = json.dumps({name: None if found.kind == "null" else found.text for name, found in message.headers})
+        headers = json.dumps([(name, None if found.kind == "null" else found.text) for name, found in message.headers])
         line = io.StringIO()
         csv.writer(line).writerow(
             (

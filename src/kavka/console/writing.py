@@ -13,6 +13,7 @@ from kavka.client.errors import SerializationError
 from kavka.client.producer.aio import Producer
 from kavka.client.producer.record import RecordMetadata
 from kavka.common.config import ConfigError
+from kavka.console.decoders import strict_json
 from kavka.console.errors import Refused
 
 FORMATS = ("text", "json", "number", "double", "hex", "avro", "null")
@@ -31,7 +32,7 @@ def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None
             case "text":
                 return text.encode()
             case "json":
-                json.loads(text)
+                strict_json(text)
                 return text.encode()
             case "number":
                 return _number(text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import csv
+import io
 import json
 import struct
 
@@ -12,6 +15,7 @@ from kavka.console import showing, writing
 from kavka.console.errors import Refused
 from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter
+from kavka.console.messages import Event
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(), offset: int = 5) -> ConsumerRecord:
@@ -73,6 +77,52 @@ def test_a_row_is_cut_and_what_is_not_seen_is_shown():
 def test_no_cell_of_a_csv_file_is_a_formula(start):
     assert showing.cell(f"{start}cmd") == f"'{start}cmd"
     assert showing.cell(f"a{start}") == f"a{start}"
+
+
+class Found:
+    """A search that has found these."""
+
+    def __init__(self, *messages) -> None:
+        self.messages = messages
+
+    async def events(self):
+        yield Event("hits", list(self.messages))
+
+
+def downloaded(form, *messages) -> str:
+    async def read() -> bytes:
+        return b"".join([piece async for piece in form(Found(*messages))])
+
+    return asyncio.run(read()).decode()
+
+
+def no_number(name: str) -> float:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.mark.parametrize("value", [b'{"n":1e999}', b'{"x":NaN,"y":[-Infinity]}'])
+def test_numbers_that_json_does_not_know_do_not_spoil_a_download(value):
+    odd = Filter("t").match(record(value, b'{"k":1}', (("h", b"x"),)))
+    plain = Filter("t").match(record(b'{"n":1.5}', None))
+    assert odd is not None and plain is not None
+    first, second = json.loads(downloaded(showing.as_json, odd, plain), parse_constant=no_number)
+    assert first["value"] == value.decode()
+    assert first["headers"] == [{"name": "h", "value": "x"}]
+    assert second["value"] == {"n": 1.5}
+
+
+def test_what_python_alone_takes_for_json_is_text():
+    assert Filter("t").match(record(b'{"x":NaN}')).value.kind == "text"
+    assert showing.pretty(Filter("t").match(record(b'{"n":1e999}')).value) == '{"n":1e999}'
+    with pytest.raises(Refused, match="value is not json: JSON has no NaN"):
+        writing.encoded("value", '{"x": NaN}', "json")
+
+
+def test_headers_of_one_name_are_all_in_a_csv_file():
+    headers = (("dup", b"1"), ("dup", b"2"), ("none", None))
+    message = Filter("t").match(record(b"v", b"k", headers))
+    _, line = csv.reader(io.StringIO(downloaded(showing.as_csv, message)))
+    assert json.loads(line[-1]) == [["dup", "1"], ["dup", "2"], ["none", None]]
 
 
 def test_what_is_typed_becomes_bytes():
