@@ -13,7 +13,9 @@ the way of all records, one by one; both ways give the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, compress, repeat
 from typing import Any
 
@@ -169,22 +171,19 @@ class Lane:
         values = _read(self._source._value, batch.column("value"))
         if keys is None or values is None:
             return False
-        columns: Columns = (keys, values, times)
-        for step in self._steps:
-            columns = step(columns)
-        self._count(columns, counts)
+        with _uncollected():
+            columns: Columns = (keys, values, times)
+            for step in self._steps:
+                columns = step(columns)
+            self._count(columns, counts)
         return True
 
     def _count(self, columns: Columns, counts: Counts) -> None:
         keys, values, times = columns
-        if self._by_text:
+        if self._by_text and _all_text(keys) and (values is keys or _all_text(values)):
             try:
-                # Nothing but text can be joined. Arrow would take bytes as well.
-                "".join(keys)
-                if values is not keys:
-                    "".join(values)
                 texts = pa.array(keys, pa.string())
-            except (TypeError, ValueError, pa.ArrowException):
+            except (ValueError, pa.ArrowException):
                 pass
             else:
                 counts.add_texts(texts, times)
@@ -192,6 +191,28 @@ class Lane:
         # As the sink would have it: it says what is wrong, or leaves it out.
         for key, value, time in zip(keys, values, times.tolist(), strict=True):
             self._sink.process(key, value, time, ())
+
+
+def _all_text(values: list[Any]) -> bool:
+    """Nothing but text can be joined. Arrow would take bytes as well."""
+    try:
+        "".join(values)
+    except TypeError:
+        return False
+    return True
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: lists by the thousand, which a moment later are gone by themselves, would have it
+    look at all of them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _read(serde: Serde, column: pa.Array) -> list[Any] | None:
@@ -270,6 +291,8 @@ def _where(wanted: list[bool], keys: list[Any], values: list[Any], times: Any) -
 def _keyed(node: nodes.NonNullKey) -> Callable[[Columns], Columns]:
     def step(columns: Columns) -> Columns:
         keys, values, times = columns
+        if _all_text(keys):
+            return columns
         wanted = [key is not None for key in keys]
         return columns if all(wanted) else _where(wanted, keys, values, times)
 
@@ -297,8 +320,10 @@ def _flat_map_values(node: nodes.FlatMapValues) -> Callable[[Columns], Columns]:
         keys, values, times = columns
         found = [one if type(one) is list else list(one) for one in _called(node._mapper, keys, values)]
         sizes = list(map(len, found))
-        many = list(chain.from_iterable(map(repeat, keys, sizes)))
-        return many, list(chain.from_iterable(found)), np.repeat(times, sizes)
+        together = list(chain.from_iterable(found))
+        if keys.count(None) == len(keys):
+            return [None] * len(together), together, np.repeat(times, sizes)
+        return list(chain.from_iterable(map(repeat, keys, sizes))), together, np.repeat(times, sizes)
 
     return step
 
