@@ -3,6 +3,10 @@
 This file is plain Python and is compiled with Cython where a compiler was there at install time; `_append.pxd` has the
 C types. It keeps to what both forms do alike: no closures, no generators, no keyword-only tricks.
 
+It is long because all that is in it knows one another's C types: batches, futures, queues and the accumulator in a
+ring, and `send` above them. A compiled file that uses the C types of another cannot be imported where that other one is
+not compiled, and each is compiled only if it can be. What needs none of them is in `callbacks.py` and `copying.py`.
+
 Who may touch what: `Accumulator.lock` guards the queues, their batches until they are drained, and `used`. User threads
 append; the sender drains, completes and frees. A batch that was drained belongs to the sender alone, until its outcome
 is set under the lock.
@@ -17,8 +21,10 @@ from threading import Event, Lock, get_ident
 from typing import Any
 
 from kavka.client.errors import IllegalState, KafkaTimeout
+from kavka.client.producer.callbacks import OnEither, OnError, OnSuccess, outcome_of
+from kavka.client.producer.copying import copied_records
 from kavka.client.producer.record import RecordMetadata
-from kavka.records.varint import SMALL_VARINTS, decode_varint, encode_varint
+from kavka.records.varint import SMALL_VARINTS, encode_varint
 
 try:
     import cython
@@ -206,60 +212,15 @@ class Batch:
         if cython.compiled:
             return write_records(self, body, count, base_offset, first, end, base_timestamp, append_time)  # type: ignore[name-defined,no-any-return]  # noqa: F821
         else:
-            return self._append_records_plainly(body, count, base_offset, first, end, base_timestamp, append_time)
-
-    def _append_records_plainly(
-        self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
-    ) -> int:
-        body = bytes(body)
-        pos = 0
-        size = len(body)
-        index = self.count
-        base = self.base_timestamp
-        newest = self.max_timestamp
-        parts: list[bytes] = []
-        try:
-            for _ in range(count):
-                length, pos = decode_varint(body, pos)
-                stop = pos + length
-                if length < 0 or stop > size:
-                    raise ValueError(f"a record of {length} bytes where {size - pos} are left")
-                delta, at = decode_varint(body, pos + 1, 10)
-                offset, at = decode_varint(body, at)
-                pos = stop
-                if at > stop:
-                    raise ValueError("a record's fields do not fill it")
-                if base_offset + offset < first:
-                    continue
-                if base_offset + offset >= end:
-                    break
-                timestamp = base_timestamp + delta if append_time < 0 else append_time
-                if index == 0:
-                    base = timestamp
-                if timestamp > newest:
-                    newest = timestamp
-                delta = timestamp - base
-                fields = (
-                    b"\x00",
-                    SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
-                    SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
-                    body[at:stop],
-                )
-                length = sum(map(len, fields))
-                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
-                parts += fields
-                index += 1
-        except IndexError:
-            raise ValueError("a batch ends before the last of its records") from None
-        data = b"".join(parts)
-        before = self.size
-        self.size = after = before + len(data)
-        self.body[before:after] = data
-        done = index - self.count
-        self.count = index
-        self.base_timestamp = base
-        self.max_timestamp = newest
-        return done
+            data, done, self.base_timestamp, self.max_timestamp = copied_records(
+                bytes(body), count, base_offset, first, end, base_timestamp, append_time,
+                self.count, self.base_timestamp, self.max_timestamp,
+            )  # fmt: skip
+            before = self.size
+            self.size = after = before + len(data)
+            self.body[before:after] = data
+            self.count += done
+            return done
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
         """`waiter()` is called when the batch is done or split. Called under the lock; False if that is so already."""
@@ -393,18 +354,18 @@ class RecordFuture:
 
     def add_callback(self, callback: Any) -> RecordFuture:
         """`callback(metadata)` when the record was stored."""
-        return self.on_done(_OnSuccess(callback))
+        return self.on_done(OnSuccess(callback))
 
     def add_errback(self, callback: Any) -> RecordFuture:
         """`callback(exception)` when it was not."""
-        return self.on_done(_OnError(callback))
+        return self.on_done(OnError(callback))
 
     def add_done_callback(self, callback: Any) -> RecordFuture:
         """`callback(future)` in either case."""
-        return self.on_done(_OnEither(callback, self))
+        return self.on_done(OnEither(callback, self))
 
     def __await__(self) -> Any:
-        return _await_record(self).__await__()
+        return outcome_of(self).__await__()
 
 
 def call_back(entries: list[Any], on_error: Any) -> None:
@@ -424,72 +385,6 @@ def call_back(entries: list[Any], on_error: Any) -> None:
                 callback(None, future.outcome()[1])
         except Exception as error:
             on_error(error)
-
-
-class _OnSuccess:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
-
-    def __call__(self, metadata: Any, error: Any) -> None:
-        if error is None:
-            self.callback(metadata)
-
-
-class _OnError:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
-
-    def __call__(self, metadata: Any, error: Any) -> None:
-        if error is not None:
-            self.callback(error)
-
-
-class _OnEither:
-    __slots__ = ("callback", "future")
-
-    def __init__(self, callback: Any, future: RecordFuture) -> None:
-        self.callback = callback
-        self.future = future
-
-    def __call__(self, metadata: Any, error: Any) -> None:
-        self.callback(self.future)
-
-
-async def _await_record(future: RecordFuture) -> Any:
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    while True:
-        batch = future._settle()
-        if batch.done:
-            return future.get()
-        waiter = loop.create_future()
-        notify = _Notify(loop, waiter)
-        with batch.queue.owner.lock:
-            waiting = batch.add_waiter(notify)
-        if waiting:
-            await waiter
-
-
-class _Notify:
-    """Wakes a coroutine, from whatever thread the outcome is known in."""
-
-    __slots__ = ("loop", "waiter")
-
-    def __init__(self, loop: Any, waiter: Any) -> None:
-        self.loop = loop
-        self.waiter = waiter
-
-    def __call__(self) -> None:
-        self.loop.call_soon_threadsafe(self._set)
-
-    def _set(self) -> None:
-        if not self.waiter.done():
-            self.waiter.set_result(None)
 
 
 class PartitionQueue:

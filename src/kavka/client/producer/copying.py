@@ -1,0 +1,61 @@
+"""Records of one batch for another, where the producer is not compiled: as `write_records` of `_append.pxd`."""
+
+from __future__ import annotations
+
+from kavka.records.varint import SMALL_VARINTS, decode_varint, encode_varint
+
+SMALL = len(SMALL_VARINTS)
+
+
+def copied_records(
+    body: bytes,
+    count: int,
+    base_offset: int,
+    first: int,
+    end: int,
+    base_timestamp: int,
+    append_time: int,
+    index: int,
+    base: int,
+    newest: int,
+) -> tuple[bytes, int, int, int]:
+    """As `Batch.append_records`, for a batch that has `index` records, with `base` as its base timestamp and `newest`
+    as its largest: (their bytes, how many, base, newest)."""
+    pos = 0
+    size = len(body)
+    before = index
+    parts: list[bytes] = []
+    try:
+        for _ in range(count):
+            length, pos = decode_varint(body, pos)
+            stop = pos + length
+            if length < 0 or stop > size:
+                raise ValueError(f"a record of {length} bytes where {size - pos} are left")
+            delta, at = decode_varint(body, pos + 1, 10)
+            offset, at = decode_varint(body, at)
+            pos = stop
+            if at > stop:
+                raise ValueError("a record's fields do not fill it")
+            if base_offset + offset < first:
+                continue
+            if base_offset + offset >= end:
+                break
+            timestamp = base_timestamp + delta if append_time < 0 else append_time
+            if index == 0:
+                base = timestamp
+            if timestamp > newest:
+                newest = timestamp
+            delta = timestamp - base
+            fields = (
+                b"\x00",
+                SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
+                SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
+                body[at:stop],
+            )
+            length = sum(map(len, fields))
+            parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+            parts += fields
+            index += 1
+    except IndexError:
+        raise ValueError("a batch ends before the last of its records") from None
+    return b"".join(parts), index - before, base, newest
