@@ -351,6 +351,10 @@ def test_several_clusters_are_told_apart(tmp_path, broker):
         page = console.get("/c/shop/overview", Accept="text/html")
         assert page.status == 200 and 'href="/c/away/overview"' in page.text
         assert console.get("/c/away/overview", Accept="text/html").status == 503
+        listed = {one["name"]: one for one in console.get("/api/clusters").json()}
+        assert list(listed) == ["shop", "away"]
+        assert (listed["shop"]["servers"], listed["shop"]["error"]) == (broker.bootstrap_servers, "")
+        assert listed["away"]["error"]
         created = console.post("/api/clusters/shop/topics/create", {"name": "of-the-shop"})
         assert created.json()["location"] == "/c/shop/topics/of-the-shop"
         lines = console.get("/api/clusters/shop/audit").json()

@@ -66,6 +66,23 @@ class Unit(Enum):
     BYTES = "bytes"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterListing:
+    name: str
+    """As it stands in the addresses of pages and of this interface."""
+    servers: str
+    error: str
+    """Why the cluster does not answer now."""
+
+
+@query("/clusters", "The clusters of this console", everywhere=True)
+async def list_clusters(context: Context) -> list[ClusterListing]:
+    return [
+        ClusterListing(name, handle.settings.servers, handle.error)
+        for name, handle in context.console.clusters.items()
+    ]
+
+
 @query("/overview", "The cluster at a glance")
 async def overview(context: Context) -> Overview:
     cluster = context.cluster
