@@ -113,6 +113,37 @@ TOOLS = (
     Tool("completion", SHELL, "make bash or zsh complete what you type", "kavka.cli.completion", scripts=()),
 )  # fmt: skip
 
+_KRAFT = "it is about KRaft's metadata log, and clusters here keep theirs in ZooKeeper, or embedded"
+_SECURITY = "there is no security here yet"
+_SHARE = "there are no share groups here"
+
+# Tools of Kafka 3.9 and 4.3 that are not here, by the names of their scripts, and what to do instead.
+MISSING = {
+    "kafka-acls": f"{_SECURITY}, and so no ACLs",
+    "kafka-delegation-tokens": f"{_SECURITY}, and so no tokens",
+    "zookeeper-security-migration": f"{_SECURITY}, and so no ACLs in ZooKeeper",
+    "kafka-storage": "nothing has to be formatted: a broker makes its directories and its cluster id when it starts",
+    "kafka-metadata-quorum": f"{_KRAFT}; who is controller: zookeeper-shell HOST get /controller",
+    "kafka-metadata-shell": f"{_KRAFT}; zookeeper-shell shows what is in ZooKeeper",
+    "kafka-share-groups": _SHARE,
+    "kafka-console-share-consumer": f"{_SHARE}; console-consumer reads with a group of consumers",
+    "kafka-share-consumer-perf-test": f"{_SHARE}; consumer-perf-test measures a group of consumers",
+    "kafka-verifiable-share-consumer": f"{_SHARE}; verifiable-consumer is of a group of consumers",
+    "kafka-streams-groups": "streams applications are groups of consumers here: consumer-groups shows them",
+    "kafka-streams-application-reset": "KafkaStreams.clean_up() forgets an application's state (docs/streams.md)",
+    "kafka-client-metrics": "brokers here take no metrics of clients",
+    "kafka-jmx": "there is no JMX: metrics.listener serves a broker's metrics, for Prometheus",
+    "kafka-e2e-latency": "producer-perf-test prints latencies up to the acknowledgement",
+    "connect-plugin-path": "connectors are Python classes, found by their names (docs/connect.md)",
+    "trogdor": "it is for tests of Kafka itself",
+}
+
+
+def why_missing(name: str) -> str | None:
+    """Why a tool of Kafka's is not here; None where Kafka has none of that name."""
+    full = name.removesuffix(".sh")
+    return MISSING.get(full) or MISSING.get(f"kafka-{full}")
+
 
 def find(name: str) -> Tool | None:
     """By its name, by Kafka's (`kafka-server-start.sh`), or by Kafka's without the `kafka-` or the `.sh`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from kavka.cli.catalogue import TOOLS, Tool, find, groups
+from kavka.cli.catalogue import TOOLS, Tool, find, groups, why_missing
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,10 +20,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     tool = find(arguments[0])
     if tool is None:
-        print(
-            f"kavka: there is no tool '{arguments[0]}'{_nearest(arguments[0])} (kavka --help lists them)",
-            file=sys.stderr,
-        )
+        why = why_missing(arguments[0])
+        said = f": {why}" if why else f"{_nearest(arguments[0])} (kavka --help lists them)"
+        print(f"kavka: there is no tool '{arguments[0]}'{said}", file=sys.stderr)
         return 1
     return _run(tool, arguments[1:])
 

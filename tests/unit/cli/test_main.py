@@ -10,7 +10,7 @@ import pytest
 import kavka
 from kavka.cli import main as cli
 from kavka.cli import run_class
-from kavka.cli.catalogue import table_of
+from kavka.cli.catalogue import MISSING, table_of
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,35 @@ def test_a_typo_gets_the_nearest_name_in_one_line(capsys):
     assert "did you mean server-start?" in shown.err
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("kafka-storage.sh", "nothing has to be formatted"),
+        ("storage", "nothing has to be formatted"),
+        ("kafka-acls", "no security here yet"),
+        ("share-groups", "no share groups here"),
+        ("kafka-metadata-quorum.sh", "zookeeper-shell HOST get /controller"),
+        ("trogdor.sh", "tests of Kafka itself"),
+    ],
+)
+def test_a_tool_of_kafkas_that_is_not_here_says_why_and_what_to_do_instead(capsys, name, why):
+    assert cli.main([name, "random-uuid"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"kavka: there is no tool '{name}': ")
+    assert why in shown.err
+    assert "did you mean" not in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_tools_of_kafkas_that_are_not_here_have_a_script_that_says_so_and_are_in_the_list_of_gaps():
+    root = Path(__file__).parents[3]
+    gaps = (root / "docs" / "gaps.md").read_text()
+    for name in MISSING:
+        assert cli.find(name) is None
+        assert (root / "bin" / f"{name}.sh").resolve() == (root / "bin" / "kavka").resolve()
+        assert f"`{name}`" in gaps
 
 
 def test_a_name_like_no_other_gets_no_hint(capsys):
