@@ -34,7 +34,8 @@ COMMAND = Command(
             (
                 Option("brokers", "How many brokers; more than before adds new ones.", "number", int,
                        default_text=f"as before, else {BROKERS}"),
-                Option("port", "Of the first broker; the others have the next ones.", "port", int, BROKER_PORT),
+                Option("port", "Of the first broker; the others have the next ones.", "port", int,
+                       default_text=f"as before, else {BROKER_PORT}"),
                 Option("zookeeper-port", "Of the ZooKeeper.", "port", int, ZOOKEEPER_PORT),
                 Option("override", "A setting of every broker, kept for later starts.", "name=value", repeated=True),
             ),
@@ -85,7 +86,8 @@ def _up(args: Arguments) -> int:
         known = len(folder.brokers)
         if brokers is not None and brokers < known:
             raise ToolError(f"the cluster in {folder.path} has {known} brokers; it cannot be made smaller")
-        folder.plan_brokers(brokers or known, args["port"], args["override"])
+        first = args["port"] or (folder.brokers[0].port if known else BROKER_PORT)
+        folder.plan_brokers(brokers or known, first, args["override"])
         folder.start(folder.members)
         for broker in folder.brokers:
             print(f"broker {broker.id} at {broker.address}, its log is {broker.log_file}")

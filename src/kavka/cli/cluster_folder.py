@@ -86,6 +86,8 @@ class ClusterFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.members: list[Member] = []
+        # What every broker was given with --override, those that come later too.
+        self.overrides: dict[str, str] = {}
         self._read()
 
     @property
@@ -117,7 +119,9 @@ class ClusterFolder:
         except FileNotFoundError:
             return
         try:
-            self.members = [Member(self.path, **member) for member in json.loads(text)["members"]]
+            found = json.loads(text)
+            self.members = [Member(self.path, **member) for member in found["members"]]
+            self.overrides = dict(found.get("overrides", {}))
             assert self.zookeeper and self.brokers
         except (ValueError, KeyError, TypeError, StopIteration, AssertionError):
             raise ToolError(f"{self.path / 'cluster.json'} is not readable; remove {self.path} to begin anew") from None
@@ -128,7 +132,7 @@ class ClusterFolder:
             {"id": member.id, "port": member.port, "pid": member.pid, "started": member.started}
             for member in self.members
         ]
-        temporary.write_text(json.dumps({"members": members}, indent=2) + "\n")
+        temporary.write_text(json.dumps({"members": members, "overrides": self.overrides}, indent=2) + "\n")
         temporary.replace(self.path / "cluster.json")
 
     # --- who belongs to it
@@ -153,6 +157,13 @@ class ClusterFolder:
 
     def plan_brokers(self, count: int, first_port: int, overrides: Sequence[str]) -> None:
         """So many in all. Those that were there before keep their ports; `overrides` count for all of them."""
+        given: dict[str, str] = {}
+        for text in overrides:
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                raise ToolError(f"--override {text}: expected name=value")
+            given[name.strip()] = value
+        self.overrides |= given
         factor = min(3, count)
         for number in range(len(self.brokers), count):
             taken = [member.port for member in self.members]
@@ -174,12 +185,8 @@ class ClusterFolder:
                 # When the whole cluster stops, the last broker has nobody to hand over to.
                 "controlled.shutdown.retry.backoff.ms": 200,
             }
-            settings |= self._kept(broker)
-            for text in overrides:
-                name, equals, value = text.partition("=")
-                if not equals or not name.strip():
-                    raise ToolError(f"--override {text}: expected name=value")
-                settings[name.strip()] = value
+            settings |= self._kept(broker) or self.overrides
+            settings |= given
             broker.folder.mkdir(parents=True, exist_ok=True)
             _write_properties(broker.config, settings)
         self._write()
