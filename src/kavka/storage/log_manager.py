@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +21,8 @@ from kavka.common.clock import Clock, SystemClock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.storage.cleaner_manager import CleanerJob, CleanerManager
+from kavka.storage.closing import close_all
+from kavka.storage.dir_description import DirInfo, ReplicaInfo, describe_dir
 from kavka.storage.jobs import Job
 from kavka.storage.loading import Progress, check_duplicates, complete_moves, open_logs, scan
 from kavka.storage.log import Log
@@ -34,28 +34,6 @@ from kavka.storage.partition_dir import DELETE, FUTURE, marked_name
 from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
-
-CLOSING_THREADS = 8
-"""Closing a log is waiting for the disk, and file systems make many fsyncs at once into few."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaInfo:
-    partition: TopicPartition
-    size: int
-    offset_lag: int
-    is_future: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DirInfo:
-    """What DescribeLogDirs says of a directory; sizes are -1 where they are not known."""
-
-    path: str
-    online: bool
-    total_bytes: int
-    usable_bytes: int
-    replicas: list[ReplicaInfo]
 
 
 class LogManager:
@@ -540,17 +518,7 @@ class LogManager:
         for partition, move in self._moves.moves.items():
             if not move.dropped:
                 replicas[move.target].append(ReplicaInfo(partition, move.future.size, move.lag, True))
-        found = []
-        for log_dir in self.dirs:
-            total = usable = -1
-            if log_dir.online:
-                try:
-                    stat = os.statvfs(log_dir.path)
-                    total, usable = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-                except OSError as error:
-                    self.note_dir_failure(log_dir, error, "asking for free space")
-            found.append(DirInfo(str(log_dir.path), log_dir.online, total, usable, replicas[log_dir]))
-        return found
+        return [describe_dir(log_dir, replicas[log_dir], self.note_dir_failure) for log_dir in self.dirs]
 
     # --- stop
 
@@ -576,14 +544,14 @@ class LogManager:
             if doomed.log is not None:
                 doomed.log.abandon()
         for log_dir, there in logs.items():
-            clean = _close_all(there, max(CLOSING_THREADS, self.settings.recovery_threads_per_data_dir))
+            if not close_all(there, self.settings.recovery_threads_per_data_dir):
+                continue
             try:
-                if clean:
-                    log_dir.recovery_points.write(points[log_dir])
-                    log_dir.start_offsets.write(starts[log_dir])
-                    log_dir.high_watermarks.write(high_watermarks[log_dir])
-                    log_dir.cleaner.write(self.cleaner.offsets_in(log_dir))
-                    log_dir.write_clean_shutdown(broker_epoch)
+                log_dir.recovery_points.write(points[log_dir])
+                log_dir.start_offsets.write(starts[log_dir])
+                log_dir.high_watermarks.write(high_watermarks[log_dir])
+                log_dir.cleaner.write(self.cleaner.offsets_in(log_dir))
+                log_dir.write_clean_shutdown(broker_epoch)
             except OSError as error:
                 logger.error("log directory %s could not be left cleanly: %s", log_dir.path, error)
         self._unlock()
@@ -604,21 +572,6 @@ class LogManager:
     def _unlock(self) -> None:
         for log_dir in self.dirs:
             log_dir.unlock()
-
-
-def _close_all(logs: Sequence[Log], threads: int) -> bool:
-    """Closes the logs of a directory; False when one could not be closed as it should."""
-
-    def close(log: Log) -> bool:
-        try:
-            log.close()
-        except Exception as error:
-            logger.error("%s could not be closed cleanly: %s", log.topic_partition, error)
-            return False
-        return True
-
-    with ThreadPoolExecutor(max(1, threads), "close") as pool:
-        return all(list(pool.map(close, logs)))
 
 
 def _moved_start(log: Log) -> int | None:

@@ -1,0 +1,43 @@
+"""What DescribeLogDirs says of data directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kavka.common.types import TopicPartition
+from kavka.storage.log_dir import LogDir
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    partition: TopicPartition
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirInfo:
+    """Sizes are -1 where they are not known."""
+
+    path: str
+    online: bool
+    total_bytes: int
+    usable_bytes: int
+    replicas: list[ReplicaInfo]
+
+
+def describe_dir(
+    log_dir: LogDir, replicas: list[ReplicaInfo], on_failure: Callable[[LogDir, OSError, str], None]
+) -> DirInfo:
+    """`on_failure` is told what the disk said, and may take the directory offline."""
+    total = usable = -1
+    if log_dir.online:
+        try:
+            stat = os.statvfs(log_dir.path)
+            total, usable = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        except OSError as error:
+            on_failure(log_dir, error, "asking for free space")
+    return DirInfo(str(log_dir.path), log_dir.online, total, usable, replicas)
