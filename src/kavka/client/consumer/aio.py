@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.arguments import OnPartitions, make_listener, many_partitions, one_partition
-from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, CommitCallback, ConsumerCore
+from kavka.client.consumer.commits import CommitCallback
+from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
 from kavka.client.consumer.records import EMPTY, Records
 from kavka.client.consumer_config import consumer_config
@@ -246,17 +247,17 @@ class Consumer:
 
     async def commit_sync(self, offsets: Any = None, timeout: float | None = None) -> None:
         core = self._open()
-        await core.commit(core.to_commit(offsets), core.deadline(timeout))
+        await core.commits.commit(core.commits.meant(offsets), core.deadline(timeout))
 
     async def commit_async(self, offsets: Any = None, callback: CommitCallback | None = None) -> None:
         """Returns at once; `callback(offsets, error)` is called by a later poll."""
-        self._open().commit_async(offsets, callback)
+        self._open().commits.commit_later(offsets, callback)
 
     async def committed(
         self, partitions: Iterable[Any], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         core = self._open()
-        return await core.committed(many_partitions(partitions), core.deadline(timeout))
+        return await core.commits.committed(many_partitions(partitions), core.deadline(timeout))
 
     # --- the cluster and the group
 

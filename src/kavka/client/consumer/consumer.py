@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kavka.client.consumer._decode import Columns, ConsumerRecord
 from kavka.client.consumer.arguments import OnPartitions, make_listener, many_partitions, one_partition
-from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, CommitCallback, ConsumerCore
+from kavka.client.consumer.commits import CommitCallback
+from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
 from kavka.client.consumer.records import EMPTY, Records
 from kavka.client.consumer_config import consumer_config
@@ -280,13 +281,14 @@ class Consumer:
 
         CommitFailed: others have the partitions by now. RebalanceInProgress: poll first."""
         with self._used():
-            self._run(self._core.commit(self._core.to_commit(offsets), self._core.deadline(timeout)), wakes=True)
+            commits = self._core.commits
+            self._run(commits.commit(commits.meant(offsets), self._core.deadline(timeout)), wakes=True)
 
     def commit_async(self, offsets: Any = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting, and without trying again. `callback(offsets, error)` is called by a later poll, or
         other call that waits."""
         with self._used():
-            self._on_loop(self._core.commit_async, self._core.to_commit(offsets), callback)
+            self._on_loop(self._core.commits.commit_later, self._core.commits.meant(offsets), callback)
 
     def committed(
         self, partitions: Iterable[Any], timeout: float | None = None
@@ -294,7 +296,7 @@ class Consumer:
         """What the group has committed, by whichever member; None where nothing is."""
         with self._used():
             asked = many_partitions(partitions)
-            return self._run(self._core.committed(asked, self._core.deadline(timeout)), wakes=True)
+            return self._run(self._core.commits.committed(asked, self._core.deadline(timeout)), wakes=True)
 
     # --- the cluster and the group
 

@@ -19,7 +19,8 @@ from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.classic import ClassicMember
-from kavka.client.consumer.coordinator import Coordinator, Offsets
+from kavka.client.consumer.commits import Commits
+from kavka.client.consumer.coordinator import Coordinator
 from kavka.client.consumer.errors import NoOffsetForPartition
 from kavka.client.consumer.fetcher import Fetcher
 from kavka.client.consumer.interceptors import Interceptors
@@ -43,7 +44,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object]
 CallUser = Callable[..., Awaitable[Any]]
 
 # An errand that needs no network is done within this time, even in a poll that may not wait at all.
@@ -77,12 +77,14 @@ class ConsumerCore:
         self.closing = False
         self.closed = False
         self.group_id: str | None = config["group.id"]
-        self.auto_commit = self.group_id is not None and config["enable.auto.commit"]
-        self.next_auto_commit = float("inf")
         self.call_user = call_user
         self._signal = signal
+        self.commits = Commits(
+            config, self.coordinator, self.subscriptions, self.interceptors, self.unread, call_user, self.want_poll,
+            self._rebalancing,
+        )  # fmt: skip
+        self.auto_commit = self.commits.auto
         self._default_timeout = config.seconds("default.api.timeout.ms")
-        self._commit_interval = config.seconds("auto.commit.interval.ms")
         self._exclude_internal = config["exclude.internal.topics"]
         lookup = self.lookup = OffsetLookup(config, self.cluster)
         self.fetcher = Fetcher(
@@ -101,8 +103,6 @@ class ConsumerCore:
         self._errand: asyncio.Task[None] | None = None
         self._errors: deque[BaseException] = deque()
         self._problems: list[tuple[PartitionState, int, KafkaError]] = []
-        self._committed: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._commits: set[asyncio.Task[None]] = set()
 
     # --- start and stop
 
@@ -118,21 +118,19 @@ class ConsumerCore:
         self.closing = True
         deadline = time.monotonic() + timeout
         try:
-            if self._commits:
-                await asyncio.wait(self._commits, timeout=max(0.0, timeout))
+            await self.commits.settle(deadline)
             if self.member is not None:
                 if self.auto_commit and not self.subscriptions.by_group:
                     await self.commit_positions(deadline)
                 await self._in_time(self.member.leave(deadline, tell_group=leave_group), deadline)
-            await self._tell_commits()
+            await self.commits.tell()
             await self.fetcher.close(max(0.0, deadline - time.monotonic()))
         except KafkaError as error:
             log.info("The consumer's end: %s", error)
         finally:
             self.closed = True
             await self.positions.stop()
-            for task in list(self._commits):
-                task.cancel()
+            self.commits.cancel()
             await self.cluster.close()
             self.interceptors.close()
             for one in (self._key, self._value):
@@ -157,6 +155,12 @@ class ConsumerCore:
         return time.monotonic() + (self._default_timeout if timeout is None else timeout)
 
     # --- for the parts of the consumer
+
+    async def commit_positions(self, deadline: float) -> None:
+        await self.commits.commit_consumed(deadline)
+
+    def _rebalancing(self) -> bool:
+        return self.member is not None and self.subscriptions.by_group and self.member.rebalancing
 
     def want_poll(self) -> None:
         self.attention = True
@@ -184,8 +188,7 @@ class ConsumerCore:
 
     def assignment_changed(self) -> None:
         self._follow_topics()
-        if self.auto_commit and self.next_auto_commit == float("inf"):
-            self.next_auto_commit = time.monotonic() + self._commit_interval
+        self.commits.assigned()
         self.positions.start()
         self.fetcher.kick()
 
@@ -220,7 +223,7 @@ class ConsumerCore:
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
         self.metrics.last_poll = now
-        if now >= self.next_auto_commit:
+        if now >= self.commits.next_auto:
             self.attention = True
 
     async def attend(self, deadline: float) -> None:
@@ -229,11 +232,11 @@ class ConsumerCore:
         self._raise_failure()
         if self.subscriptions.mode is Mode.NONE:
             raise IllegalState("the consumer reads nothing: subscribe to topics, or assign partitions to it")
-        await self._tell_commits()
+        await self.commits.tell()
         if self.member is not None:
             self.member.poll()
         self._solve_problems()
-        self._commit_in_background()
+        self.commits.commit_if_due()
         self.positions.start()
         await self._do_errands(deadline)
         self._raise_failure()
@@ -322,7 +325,7 @@ class ConsumerCore:
             await self.unsubscribe()
             return
         if self.auto_commit and self.subscriptions.partitions:
-            self.commit_async(None, None)
+            self.commits.commit_later(None)
         self.subscriptions.assign(wanted)
         self.assignment_changed()
         self.want_poll()
@@ -331,7 +334,7 @@ class ConsumerCore:
         if self.member is not None and self.subscriptions.by_group:
             await self.member.leave(self.deadline(None))
         elif self.auto_commit and self.subscriptions.partitions:
-            self.commit_async(None, None)
+            self.commits.commit_later(None)
         self.subscriptions.unsubscribe()
         self._follow_topics()
         self.attention = True
@@ -430,119 +433,10 @@ class ConsumerCore:
         finally:
             self._follow_topics()
 
-    # --- commits
-
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What was polled of each partition; for who polls, or while it waits."""
-        unread = self.unread.first() if self.unread else {}
-        return {
-            tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
-            for tp, state in self.subscriptions.partitions.items()
-            if state.position >= 0
-        }
-
-    def to_commit(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit's argument means: nothing for everything polled, partitions, or offsets by partition."""
-        if offsets is None:
-            return self.consumed()
-        if isinstance(offsets, Mapping):
-            result: dict[TopicPartition, OffsetAndMetadata] = {}
-            for tp, what in offsets.items():
-                one = OffsetAndMetadata(what) if isinstance(what, int) else OffsetAndMetadata(*what)
-                if one.offset < 0:
-                    raise ValueError(f"the offset of {TopicPartition(*tp)} cannot be {one.offset}")
-                result[TopicPartition(*tp)] = one
-            return result
-        if isinstance(offsets, TopicPartition):
-            offsets = (offsets,)
-        consumed = self.consumed()
-        chosen = [TopicPartition(*tp) for tp in offsets]
-        for tp in chosen:
-            self.subscriptions.state(tp)
-        return {tp: consumed[tp] for tp in chosen if tp in consumed}
-
-    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
-        self._need_group_for_offsets()
-        if self._commits:
-            # Those that were asked for before come before.
-            await asyncio.wait(self._commits, timeout=max(0.0, deadline - time.monotonic()))
-        await self._tell_commits()
-        await self.coordinator.commit(offsets, deadline)
-        if offsets and self.interceptors.see_commits:
-            await self.call_user(self.interceptors.on_commit, offsets)
-
-    def commit_async(self, offsets: Any, callback: CommitCallback | None) -> None:
-        self._need_group_for_offsets()
-        self._commit_later(self.to_commit(offsets), callback)
-
-    def _commit_later(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
-        task = asyncio.create_task(self._commit_once(offsets, callback), name="kavka-commit")
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
-
-    async def _commit_once(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
-    ) -> None:
-        error: BaseException | None = None
-        try:
-            await self.coordinator.commit_once(offsets)
-        except KafkaError as failure:
-            error = failure
-            log.log(logging.WARNING if callback is None else logging.DEBUG, "Offsets were not committed: %s", failure)
-        if error is None and self.interceptors.see_commits and offsets:
-            self._committed.append((self.interceptors.on_commit, (offsets,)))
-        if callback is not None:
-            self._committed.append((callback, (offsets, error)))
-        if self._committed:
-            self.want_poll()
-
-    async def _tell_commits(self) -> None:
-        while self._committed:
-            function, args = self._committed.popleft()
-            try:
-                await self.call_user(function, *args)
-            except Exception:
-                log.exception("A callback of a commit failed")
-
-    def _commit_in_background(self) -> None:
-        now = time.monotonic()
-        if now < self.next_auto_commit or not self.auto_commit:
-            return
-        if self.member is not None and self.subscriptions.by_group and self.member.rebalancing:
-            # The rebalance commits, or it is over soon.
-            self.next_auto_commit = now + min(self._commit_interval, 0.1)
-            return
-        self.next_auto_commit = now + self._commit_interval
-        offsets = self.consumed()
-        if offsets:
-            self._commit_later(offsets, None)
-
-    async def commit_positions(self, deadline: float) -> None:
-        offsets: Offsets = self.consumed()
-        if self._commits:
-            await asyncio.wait(self._commits, timeout=max(0.0, deadline - time.monotonic()))
-        try:
-            await self.coordinator.commit(offsets, deadline)
-        except KafkaError as error:
-            log.warning("What was polled was not committed: %s", error)
-            return
-        if offsets and self.interceptors.see_commits:
-            self._committed.append((self.interceptors.on_commit, (offsets,)))
-
-    async def committed(
-        self, partitions: Collection[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        self._need_group_for_offsets()
-        return await self.coordinator.committed(partitions, deadline)
-
-    def _need_group_for_offsets(self) -> None:
-        if self.group_id is None:
-            raise IllegalState("group.id is not set: offsets are committed for a group")
-
     # --- the rest
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        self._need_group_for_offsets()
+        self.commits.check_group()
         assert self.member is not None
         return self.member.metadata()
 
