@@ -1,7 +1,8 @@
 """The hot part of the consumer: from the bytes of a fetch to records, or to columns.
 
 This file is plain Python and is compiled with Cython where a compiler was there at install time; `_decode.pxd` has the
-C types and the inner loops in C. Where those do the work, the Python beside them (under `else`) does the same.
+C types and the inner loops in C. Where those do the work, the Python beside them (under `else`, and `plain_decode.py`)
+does the same.
 
 A `Fetched` belongs to the thread that polls, from when it is in the buffer on.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from kavka.client.consumer.plain_decode import take_plainly
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_at, corrupt
 from kavka.records.compression import MAX_DECOMPRESSED, decompress
@@ -576,7 +578,7 @@ class Fetched:
             except ValueError as error:
                 raise corrupt(str(error)) from None
         else:
-            return self._take_plainly(out, limit)
+            return take_plainly(self, ConsumerRecord, out, limit)
 
     def _take_columns(self, out: Columns, limit: int) -> int:
         if cython.compiled:
@@ -587,7 +589,7 @@ class Fetched:
                 raise corrupt(str(error)) from None
         else:
             records: list[ConsumerRecord] = []
-            done = self._take_plainly(records, limit)
+            done = take_plainly(self, ConsumerRecord, records, limit)
             rows = out.rows
             out.offsets.extend([r.offset for r in records])
             out.timestamps.extend([r.timestamp for r in records])
@@ -598,127 +600,6 @@ class Fetched:
             out.value_used += sum([r.serialized_value_size for r in records if r.value is not None])
             out.rows = rows + done
             return done
-
-    def _take_plainly(self, out: list[ConsumerRecord], limit: int) -> int:
-        new = ConsumerRecord.__new__
-        kind = ConsumerRecord
-        append = out.append
-        body = self.body
-        size = self.body_end
-        pos = self.pos
-        topic = self.topic
-        partition = self.partition
-        epoch = self.epoch
-        timestamp_type = self.timestamp_type
-        base_offset = self.base_offset
-        base_timestamp = self.base_timestamp
-        append_time = self.append_time
-        first = self.next_offset
-        left = self.left
-        offset = first - 1
-        done = 0
-        try:
-            while left and done < limit:
-                # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                    length = number >> 1 ^ -(number & 1)
-                else:
-                    second = body[pos + 1]
-                    if second < 128:
-                        pos += 2
-                        number = number & 127 | second << 7
-                        length = number >> 1 ^ -(number & 1)
-                    else:
-                        length, pos = decode_varint(body, pos)
-                end = pos + length
-                if end > size or length < 0:
-                    raise corrupt(f"a record of {length} bytes where {size - pos} are left")
-                # The record's attributes, a byte that no version uses, stand before the timestamp delta.
-                pos += 1
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                    timestamp = base_timestamp + (number >> 1 ^ -(number & 1))
-                else:
-                    delta, pos = decode_varint(body, pos, 10)
-                    timestamp = base_timestamp + delta
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                    offset = base_offset + (number >> 1 ^ -(number & 1))
-                else:
-                    second = body[pos + 1]
-                    if second < 128:
-                        pos += 2
-                        number = number & 127 | second << 7
-                        offset = base_offset + (number >> 1 ^ -(number & 1))
-                    else:
-                        delta, pos = decode_varint(body, pos)
-                        offset = base_offset + delta
-                if offset < first:
-                    pos = end
-                    left -= 1
-                    continue
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                    length = number >> 1 ^ -(number & 1)
-                else:
-                    length, pos = decode_varint(body, pos)
-                record = new(kind)
-                record.serialized_key_size = length
-                if length >= 0:
-                    stop = pos + length
-                    record.key = body[pos:stop]
-                    pos = stop
-                elif length == -1:
-                    record.key = None
-                else:
-                    raise corrupt(f"a record's key has {length} bytes")
-                number = body[pos]
-                if number < 128:
-                    pos += 1
-                    length = number >> 1 ^ -(number & 1)
-                else:
-                    second = body[pos + 1]
-                    if second < 128:
-                        pos += 2
-                        number = number & 127 | second << 7
-                        length = number >> 1 ^ -(number & 1)
-                    else:
-                        length, pos = decode_varint(body, pos)
-                record.serialized_value_size = length
-                if length >= 0:
-                    stop = pos + length
-                    record.value = body[pos:stop]
-                    pos = stop
-                elif length == -1:
-                    record.value = None
-                else:
-                    raise corrupt(f"a record's value has {length} bytes")
-                if pos + 1 == end and body[pos] == 0:
-                    record._headers = None
-                elif pos < end:
-                    record._headers = body[pos:end]
-                else:
-                    # Lengths inside that reach past the record show here.
-                    raise corrupt("a record's fields do not fill it")
-                pos = end
-                record.topic = topic
-                record.partition = partition
-                record.offset = offset
-                record.timestamp = timestamp if append_time < 0 else append_time
-                record.timestamp_type = timestamp_type
-                record.leader_epoch = epoch
-                append(record)
-                left -= 1
-                done += 1
-        except IndexError:
-            raise corrupt("a batch ends before the last of its records") from None
-        self._moved(pos, left, offset, size)
-        return done
 
     def _moved(self, pos: int, left: int, offset: int, size: int) -> None:
         """Some records were taken, the last at `offset`; what is left of the batch begins at `pos`."""

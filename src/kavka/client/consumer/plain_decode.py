@@ -1,0 +1,136 @@
+"""Records of a batch, where the consumer is not compiled: the same as `take_records` of `_decode.pxd`.
+
+`kind` is the caller's ConsumerRecord: this file cannot import the one that imports it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kavka.records.batch import corrupt
+from kavka.records.varint import decode_varint
+
+if TYPE_CHECKING:
+    from kavka.client.consumer._decode import ConsumerRecord, Fetched
+
+
+def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
+    """Up to `limit` records of the batch that is open, to `out`; how many."""
+    new = kind.__new__
+    append = out.append
+    body = fetched.body
+    size = fetched.body_end
+    pos = fetched.pos
+    topic = fetched.topic
+    partition = fetched.partition
+    epoch = fetched.epoch
+    timestamp_type = fetched.timestamp_type
+    base_offset = fetched.base_offset
+    base_timestamp = fetched.base_timestamp
+    append_time = fetched.append_time
+    first = fetched.next_offset
+    left = fetched.left
+    offset = first - 1
+    done = 0
+    try:
+        while left and done < limit:
+            # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    length, pos = decode_varint(body, pos)
+            end = pos + length
+            if end > size or length < 0:
+                raise corrupt(f"a record of {length} bytes where {size - pos} are left")
+            # The record's attributes, a byte that no version uses, stand before the timestamp delta.
+            pos += 1
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                timestamp = base_timestamp + (number >> 1 ^ -(number & 1))
+            else:
+                delta, pos = decode_varint(body, pos, 10)
+                timestamp = base_timestamp + delta
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                offset = base_offset + (number >> 1 ^ -(number & 1))
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    offset = base_offset + (number >> 1 ^ -(number & 1))
+                else:
+                    delta, pos = decode_varint(body, pos)
+                    offset = base_offset + delta
+            if offset < first:
+                pos = end
+                left -= 1
+                continue
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                length, pos = decode_varint(body, pos)
+            record = new(kind)
+            record.serialized_key_size = length
+            if length >= 0:
+                stop = pos + length
+                record.key = body[pos:stop]
+                pos = stop
+            elif length == -1:
+                record.key = None
+            else:
+                raise corrupt(f"a record's key has {length} bytes")
+            number = body[pos]
+            if number < 128:
+                pos += 1
+                length = number >> 1 ^ -(number & 1)
+            else:
+                second = body[pos + 1]
+                if second < 128:
+                    pos += 2
+                    number = number & 127 | second << 7
+                    length = number >> 1 ^ -(number & 1)
+                else:
+                    length, pos = decode_varint(body, pos)
+            record.serialized_value_size = length
+            if length >= 0:
+                stop = pos + length
+                record.value = body[pos:stop]
+                pos = stop
+            elif length == -1:
+                record.value = None
+            else:
+                raise corrupt(f"a record's value has {length} bytes")
+            if pos + 1 == end and body[pos] == 0:
+                record._headers = None
+            elif pos < end:
+                record._headers = body[pos:end]
+            else:
+                # Lengths inside that reach past the record show here.
+                raise corrupt("a record's fields do not fill it")
+            pos = end
+            record.topic = topic
+            record.partition = partition
+            record.offset = offset
+            record.timestamp = timestamp if append_time < 0 else append_time
+            record.timestamp_type = timestamp_type
+            record.leader_epoch = epoch
+            append(record)
+            left -= 1
+            done += 1
+    except IndexError:
+        raise corrupt("a batch ends before the last of its records") from None
+    fetched._moved(pos, left, offset, size)
+    return done
