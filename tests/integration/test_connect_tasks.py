@@ -14,6 +14,7 @@ import pytest
 from kavka import Admin, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
+from kavka.pipeline.connect.connectors.files import FileStreamSource
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
 from kavka.pipeline.connect.worker import activate
@@ -237,6 +238,34 @@ def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again
     assert run(Counting, "count", until="11", **settings).kind == "done"
     # The rows of a batch are written by several tasks at once.
     assert sorted(int(bytes(one.value)) for one in read_all(target, topic)) == list(range(11))
+
+
+def test_lines_of_a_file_are_the_same_whether_tasks_send_them_or_transformations_change_them(
+    run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    """Without transformations lines do not go through Spark. Each is there once, also when a batch is written again."""
+    sent, changed = f"{topic}-sent", f"{topic}-changed"
+    admin.create_topics([NewTopic(name, 1) for name in (sent, changed)])
+    path = tmp_path / "in.log"
+    lines = [f"line {number}".encode() for number in range(500)] + ["grün".encode(), b"", b"no UTF-8: \xff", b"end\r"]
+    path.write_bytes(b"\n".join(lines) + b"\nnot yet whole")
+    expected = sorted([*lines[:-2], "no UTF-8: \ufffd".encode(), b"end"])
+    header = {"transforms": "h", "transforms_h_type": "InsertHeader", "transforms_h_header": "by",
+              "transforms_h_value_literal": "us"}  # fmt: skip
+    common = {"file": str(path), "tasks_max": "2", "batch_bytes": "3000", "worker_exactly_once": "true"}
+    for name, more in ((sent, {}), (changed, header)):
+        outcome = run(FileStreamSource, name, topic=name, **common, **more)
+        assert outcome.kind == "done", outcome.trace
+        # As if the worker had been killed between the last batch and its offsets.
+        store = OffsetStore(FileTable(tmp_path / "offsets"))
+        plan = store.plan(name)
+        assert plan is not None and plan.done and plan.number == 1
+        store.put_plan(name, plan.number, plan.start, plan.end, done=False)
+        assert run(FileStreamSource, name, topic=name, **common, **more).kind == "done"
+    found, others = read_all(target, sent), read_all(target, changed)
+    assert sorted(bytes(one.value) for one in found) == sorted(bytes(one.value) for one in others) == expected
+    assert {(one.key, tuple(one.headers)) for one in found} == {(None, ())}
+    assert {(one.key, tuple(one.headers)) for one in others} == {(None, (("by", b"us"),))}
 
 
 def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the_cause(

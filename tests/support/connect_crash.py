@@ -30,7 +30,7 @@ def halt(name: str) -> None:
 
 
 _append, _write, _merge = Target.append, JdbcSink._write, JdbcSink._merge
-_read_range = FileStreamSource.read_range
+_ranges = FileStreamSource.ranges
 
 
 def append(self: Any, parts: list[str]) -> None:
@@ -57,10 +57,10 @@ def merge(self: Any, connection: Any, one: Any) -> None:
         halt(self.halting)
 
 
-def read_range(self: Any, context: Any, start: Any, end: Any) -> Any:
+def ranges(self: Any, context: Any, start: Any, end: Any) -> Any:
     if start and context.name.endswith("-planned"):
         halt(context.name)
-    return _read_range(self, context, start, end)
+    return _ranges(self, context, start, end)
 
 
 def main() -> int:
@@ -69,7 +69,7 @@ def main() -> int:
     Target.append = append  # type: ignore[method-assign]
     JdbcSink._write = write  # type: ignore[method-assign]
     JdbcSink._merge = merge  # type: ignore[method-assign]
-    FileStreamSource.read_range = read_range  # type: ignore[method-assign]
+    FileStreamSource.ranges = ranges  # type: ignore[method-assign]
     return main(["connect-standalone", *sys.argv[1:]]) or 0
 
 

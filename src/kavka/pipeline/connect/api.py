@@ -47,7 +47,7 @@ from kavka import __version__
 from kavka.pipeline.connect.options import Option
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SOURCE, SINK = "source", "sink"
@@ -152,6 +152,13 @@ class IncrementalSource(Source):
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
         """A batch DataFrame."""
         raise NotImplementedError
+
+    def writer(self, context: Context, start: Offsets, end: Offsets) -> DataFrameWriter | None:
+        """For a source that can have tasks send its records themselves, without a way through Spark: a writer that does
+        what the sink `kavka` would do with `read_range`, whose options it is given. Only asked for where the records go
+        to the topic of the option `topic`, text as UTF-8 and nothing else about them changed; otherwise, or where the
+        answer is None, `read_range` is called."""
+        return None
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:

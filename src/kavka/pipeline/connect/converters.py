@@ -58,6 +58,11 @@ class Converter:
         return False
 
     @property
+    def keeps_text(self) -> bool:
+        """Whether `encode` makes UTF-8 of text, and no more than that."""
+        return self.is_text
+
+    @property
     def operator(self) -> str:
         """What errors name."""
         return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
@@ -77,6 +82,10 @@ class ByteArrayConverter(Converter):
     """The bytes as they are: a binary column."""
 
     java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
+
+    @property
+    def keeps_text(self) -> bool:
+        return True
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         return Decoded(column)

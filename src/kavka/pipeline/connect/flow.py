@@ -72,6 +72,11 @@ class Flow:
 
     # --- sources
 
+    @property
+    def keeps_text(self) -> bool:
+        """Whether a record that is text, without key, is written as it is."""
+        return not self.steps and self.value.keeps_text
+
     def encoded(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
         """(rows for the sink `kavka`, the topic of all of them if it is one). `topic`: where the records go, unless
         they say so themselves. Rows that failed have `_error`; columns that would always be null are not there."""

@@ -50,16 +50,22 @@ def _topic(context: Context) -> str | None:
 def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tuple[DataFrame, dict[str, str]]:
     """(rows that may have failed, options of the writer)."""
     rows, topic = flow.encoded(frame, _topic(context))
+    if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
+        raise ConnectError(f"{task.cls.__name__} gives records without a topic, and has no option topic")
+    options = _options(task, context, topic)
+    if TIME in rows.columns:
+        options["timestampColumn"] = TIME
+    return rows, options
+
+
+def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
+    """Of the sink `kavka`. `topic`: of all records, if it is one."""
     options = writer_options(context, context.exactly_once)
     if topic is not None:
         options["topic"] = topic
         _create(context, topic)
         task.on_topics({topic})
-    elif _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
-        raise ConnectError(f"{task.cls.__name__} gives records without a topic, and has no option topic")
-    if TIME in rows.columns:
-        options["timestampColumn"] = TIME
-    return rows, options
+    return options
 
 
 def _create(context: Context, topic: str) -> None:
@@ -120,12 +126,17 @@ def _write_batch(
     observation = Observation() if _needs_look(rows) else None
     if observation is not None:
         rows = observed(rows, observation)
-    spark, group = context.spark.sparkContext, f"connect-{task.name}"
-    spark.setJobGroup(group, f"connector {task.name}", interruptOnCancel=True)
-    task.cancel = lambda: spark.cancelJobGroup(group)
+    _cancelable(task, context)
     written(context, flow.without_failures(rows), {**options, **(named or {})})
     if observation is not None:
         tell(task, context, observation.get)
+
+
+def _cancelable(task: Task, context: Context) -> None:
+    """What this thread has Spark do from now on ends when the task is stopped."""
+    spark, group = context.spark.sparkContext, f"connect-{task.name}"
+    spark.setJobGroup(group, f"connector {task.name}", interruptOnCancel=True)
+    task.cancel = lambda: spark.cancelJobGroup(group)
 
 
 # --- batch after batch
@@ -182,6 +193,13 @@ def _one(
     named: dict[str, str] | None,
 ) -> None:
     def work() -> None:
+        topic = _topic(context)
+        writer = source.writer(context, start, end) if topic is not None and flow.keeps_text else None
+        if writer is not None:
+            options = _options(task, context, topic)
+            _cancelable(task, context)
+            writer.options(**options, **(named or {})).mode("append").save()
+            return
         _write_batch(task, context, flow, source.read_range(context, start, end), named)
 
     retries.call(f"{task.name} reads", work)

@@ -19,6 +19,7 @@ from kavka.pipeline.spark.cluster import consumer_settings
 from kavka.pipeline.spark.errors import DataLoss, PipelineError
 from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SourceOptions
+from kavka.pipeline.spark.text import as_text
 
 log = logging.getLogger(__name__)
 
@@ -127,15 +128,6 @@ def spark_batch(batch: pa.RecordBatch, headers: bool, text: Collection[str] = ()
     if headers:
         columns.append(batch.column(names.index("headers")))
     return pa.RecordBatch.from_arrays(columns, schema=schema(headers, text))
-
-
-def as_text(column: pa.Array) -> pa.Array:
-    """Bytes as text. What is not UTF-8 becomes U+FFFD, as in Java."""
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        found = [None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()]
-        return pa.array(found, pa.string())
 
 
 # --- one consumer for all tasks of this process

@@ -192,3 +192,8 @@ def test_every_line_is_read_once_however_a_file_is_cut_into_tasks_and_blocks(log
 def test_bytes_that_are_no_text_are_replaced(log: Path) -> None:
     log.write_bytes(b"good\nb\xffd\n")
     assert read(log, 0, log.stat().st_size) == ["good", "b�d"]
+
+
+def test_a_carriage_return_ends_a_line_only_before_a_line_feed(log: Path) -> None:
+    log.write_bytes(b"a\rb\r\n\r\n\n\r\r\nlast\r")
+    assert read(log, 0, log.stat().st_size) == ["a\rb", "", "", "\r", "last\r"]

@@ -18,7 +18,7 @@ from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameWriter
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,17 @@ class _Following(IncrementalSource):
             raise ConnectError(f"{error.filename} cannot be read: {error.strerror}") from None
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
+        ranges = self.ranges(context, start, end)
+        reader = context.spark.read.format("kavka-lines").option("ranges", json.dumps(ranges))
+        return reader.option("tasks", str(context["tasks.max"])).load()
+
+    def writer(self, context: Context, start: Offsets, end: Offsets) -> DataFrameWriter:
+        from kavka.pipeline.connect.connectors.lines import sender
+
+        return sender(context.spark, self.ranges(context, start, end), context["tasks.max"])
+
+    def ranges(self, context: Context, start: Offsets, end: Offsets) -> list[tuple[str, int, int]]:
+        """Of files, by where they are now: the bytes between."""
         ranges = []
         for name, found in sorted(end.items()):
             if found == start.get(name) or found.get("begin") == found.get("position"):
@@ -70,8 +81,7 @@ class _Following(IncrementalSource):
                 log.warning("%s", lost)
                 continue
             ranges.append((str(where), place.begin, place.position))
-        reader = context.spark.read.format("kavka-lines").option("ranges", json.dumps(ranges))
-        return reader.option("tasks", str(context["tasks.max"])).load()
+        return ranges
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:

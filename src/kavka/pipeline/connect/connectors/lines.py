@@ -1,25 +1,41 @@
-"""Spark's data source `kavka-lines`: ranges of files as rows of one line each. Reading is done by tasks, in Arrow."""
+"""Spark's data source `kavka-lines`: ranges of files as rows of one line each. Reading is done by tasks, in Arrow.
+
+Written to, it sends lines to a topic: a row is the number of a piece of the files, and the task that is given it reads
+the piece and sends its lines. They do not go through Spark then, from one Python process to another.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kavka.pipeline.spark.text import as_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameWriter, SparkSession
+
 NAME = "kavka-lines"
-BLOCK = 4 << 20
+# What is read at once stays in a processor's cache until it is lines.
+BLOCK = 1 << 20
+_LARGEST = (1 << 31) - 1
+_END = ord("\n")
 
 Ranges = list[tuple[str, int, int]]
 """Path, first byte, byte after the last. A range begins at the beginning of a line."""
+Part = tuple[str, int, int, bool, int]
+"""Of a file, for one task: path, begin, end, whether `begin` is that of a line, where the file's range ends. It has the
+lines that begin in [begin, end)."""
 
 
 class Lines(DataSource):
-    """Options: `ranges`, as JSON; `tasks`: into how many parts, at most, all of it is cut. One task keeps the order."""
+    """Options: `ranges`, as JSON; `tasks`: into how many parts, at most, all of it is cut. One task keeps the order.
+    For writing, those of the sink `kavka`, too."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,38 +45,59 @@ class Lines(DataSource):
         return StructType([StructField("value", StringType())])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        return LinesReader(self._pieces())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kavka.pipeline.connect.connectors.sending import LinesWriter
+        from kavka.pipeline.spark.options import sink_options
+
+        own = ("ranges", "tasks")
+        options = {name: value for name, value in self.options.items() if name.lower() not in own}
+        return LinesWriter(sink_options(options), self._pieces())
+
+    def _pieces(self) -> list[list[Part]]:
         ranges = [(path, begin, end) for path, begin, end in json.loads(self.options["ranges"])]
-        return LinesReader(ranges, int(self.options.get("tasks", "1")))
+        return cut(ranges, int(self.options.get("tasks", "1")))
 
 
 class Piece(InputPartition):
-    """What a task reads: the lines that begin in [begin, end) of each file. `until`: where the file's range ends."""
+    """What a task reads."""
 
-    def __init__(self, parts: list[tuple[str, int, int, bool, int]]) -> None:
+    def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
 
 
 class LinesReader(DataSourceReader):
-    def __init__(self, ranges: Ranges, tasks: int) -> None:
-        self._ranges = ranges
-        self._tasks = tasks
+    def __init__(self, pieces: list[list[Part]]) -> None:
+        self._pieces = pieces
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Piece(parts) for parts in cut(self._ranges, self._tasks)]
+        return [Piece(parts) for parts in self._pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Piece)
-        for path, begin, end, whole, until in partition.parts:
-            for column in read(path, begin, end, whole, until):
-                yield pa.RecordBatch.from_arrays([column], names=["value"])
+        return rows_of(partition.parts)
 
 
-def cut(ranges: Ranges, tasks: int) -> list[list[tuple[str, int, int, bool, int]]]:
-    """Into at most so many parts of the same size, in order: (path, begin, end, whether `begin` is that of a line,
-    where the range ends)."""
+def sender(spark: SparkSession, ranges: Ranges, tasks: int) -> DataFrameWriter:
+    """Sends the lines when it is given the options of the sink `kavka`. Piece by piece, and so task by task, it is the
+    same for the same arguments."""
+    count = len(cut(ranges, tasks))
+    rows = spark.range(0, count, 1, max(1, count))
+    return rows.write.format(NAME).option("ranges", json.dumps(ranges)).option("tasks", str(tasks))
+
+
+def rows_of(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        for column in read(*part):
+            yield pa.RecordBatch.from_arrays([column], names=["value"])
+
+
+def cut(ranges: Ranges, tasks: int) -> list[list[Part]]:
+    """Into at most so many parts of the same size, in order."""
     total = sum(end - begin for _, begin, end in ranges)
     share = max(1, -(-total // max(1, tasks)))
-    pieces: list[list[tuple[str, int, int, bool, int]]] = [[]]
+    pieces: list[list[Part]] = [[]]
     room = share
     for path, begin, end in ranges:
         at = begin
@@ -106,13 +143,18 @@ def _read_line(file: BinaryIO, most: int) -> bytes:
 
 
 def _split(data: bytes) -> pa.Array:
-    """Lines end with \\n or \\r\\n. What is not UTF-8 is replaced by U+FFFD."""
-    if b"\r\n" in data:
+    """Lines end with \\n or \\r\\n, the last one perhaps with nothing. What is not UTF-8 is replaced by U+FFFD."""
+    if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-    if data.endswith(b"\n"):
-        data = data[:-1]
-    found = pc.split_pattern(pa.array([data], pa.binary()), pattern=b"\n").values
-    try:
-        return found.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([line.decode("utf-8", "replace") for line in found.to_pylist()], pa.string())
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    text = data.replace(b"\n", b"")
+    if len(text) > _LARGEST:
+        raise ValueError(f"a line of {len(text)} bytes is more than a record can be")
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    # Before the end of a line there are as many ends fewer in the text as there are lines before it.
+    offsets[1:] = ends - np.arange(len(ends))
+    return as_text(
+        pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    )
