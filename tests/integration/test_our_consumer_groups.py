@@ -365,6 +365,25 @@ def test_a_pattern_takes_in_new_topics(servers: str, make: Make, group: str, how
     assert consumer.subscription() == {f"{name}-a", f"{name}-b"}
 
 
+def test_a_consumer_with_a_pattern_joins_once_it_knows_what_it_stands_for(servers: str, make: Make, group: str) -> None:
+    name = f"p{uuid.uuid4().hex[:8]}"
+    make_topic(servers, f"{name}-a", 1)
+    for number in range(6):
+        events: list[tuple[str, set[TopicPartition]]] = []
+        consumer = make(**group_settings("classic"), group_id=f"{group}-{number}")
+        consumer.subscribe(
+            pattern=f"{name}-.*",
+            on_assigned=lambda found, events=events: events.append(("assigned", found)),
+            on_revoked=lambda found, events=events: events.append(("revoked", found)),
+        )
+        poll_until([consumer], lambda consumer=consumer: consumer.assignment() == partitions(f"{name}-a", 1))
+        for _ in range(3):
+            consumer.poll(0.05)
+        assert events == [("assigned", partitions(f"{name}-a", 1))]
+        assert consumer.group_metadata().generation_id == 1
+        consumer.close()
+
+
 @pytest.mark.new_groups
 def test_a_pattern_that_the_broker_does_not_take_is_an_error(servers: str, make: Make, group: str) -> None:
     consumer = make(**group_settings("consumer"), group_id=group)

@@ -105,7 +105,8 @@ class PerfTest:
         self._format: str = args["date-format"]
         self.records = 0
         self.bytes = 0
-        self._start = self._joining = now_ms()
+        self._start = now_ms()
+        self._joining: int | None = self._start
         self._join_ms = self._round_join_ms = 0
         self._last = (self._start, 0, 0)
         self._subscribe(args)
@@ -123,7 +124,9 @@ class PerfTest:
         self._joining = now_ms()
 
     def _assigned(self, partitions: Any) -> None:
-        spent = now_ms() - self._joining
+        # More may be assigned without anything having been revoked: that took no time from reading.
+        spent = 0 if self._joining is None else now_ms() - self._joining
+        self._joining = None
         self._join_ms += spent
         self._round_join_ms += spent
 

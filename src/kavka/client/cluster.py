@@ -54,6 +54,8 @@ class Cluster(Connections):
         self.allow_auto_create = allow_auto_create
         self.all_topics = False
         """Ask for every topic of the cluster, not only those of `add_topic`; for subscriptions by pattern."""
+        self.complete = False
+        """Whether `topics` are all of the cluster's: the last answer was to that question."""
         self._servers = parse_servers(config["bootstrap.servers"])
         self._wanted: dict[str, float] = {}
         self._new: set[str] = set()
@@ -323,8 +325,8 @@ class Cluster(Connections):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(age, 0.0), 10.0)):
                     await self._refresh.wait()
-        # One that follows another closely waits, except for a topic that nobody has asked for before.
-        while not (self._new and not self._failures):
+        # One that follows another closely waits, except for what nobody has asked for before.
+        while self._failures or not (self._new or (self.all_topics and not self.complete)):
             wait = self._last_attempt + self._retry.delay(max(1, self._failures)) - self._now()
             if wait <= 0:
                 return
@@ -383,6 +385,7 @@ class Cluster(Connections):
             kept = {name: t for name, t in self.topics.items() if name not in asked and name in self._wanted}
             topics = {**kept, **topics}
             errors = {**{n: c for n, c in self.topic_errors.items() if n not in asked and n in self._wanted}, **errors}
+        self.complete = names is None
         self.topics = topics
         self.topic_errors = errors
         self.topic_names = {t.topic_id: name for name, t in topics.items() if t.topic_id != ZERO_UUID}

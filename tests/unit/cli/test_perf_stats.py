@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kavka.cli import consumer_perf_test
+from kavka.cli.options import parse
 from kavka.cli.output import Progress
 from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
 from kavka.cli.producer_perf_test import PerfTest, RandomLetters
@@ -107,3 +110,19 @@ def test_every_payload_is_made_of_its_own_letters() -> None:
     assert len(set(found)) == 600
     assert {len(payload) for payload in found} == {1000}
     assert set(b"".join(found)) == set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def test_reading_takes_no_less_than_no_time_however_often_partitions_are_assigned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((1000, 1100, 1150, 1200))
+    monkeypatch.setattr(consumer_perf_test, "now_ms", lambda: next(clock))
+    args = parse(consumer_perf_test.COMMAND, ["--bootstrap-server", "h:1", "--topic", "t", "--messages", "5"])
+    test = consumer_perf_test.PerfTest(SimpleNamespace(subscribe=lambda *_, **__: None), args, Progress())  # type: ignore[arg-type]
+    test._assigned(set())
+    test._assigned({("t", 0)})
+    test.records, test.bytes = 5, 5_000_000
+    assert test.total_line(1110).split(", ")[6:8] == ["100", "10"]
+    test._revoked({("t", 0)})
+    test._assigned({("t", 0)})
+    assert test.total_line(1210).split(", ")[6:8] == ["150", "60"]

@@ -312,6 +312,26 @@ def test_channels_are_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(work())
 
 
+def test_an_answer_that_was_asked_for_before_all_topics_were_wanted_does_not_count_as_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster(**{"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+        seen: list[tuple[bool, list[str]]] = []
+        cluster.on_update(lambda cluster: seen.append((cluster.complete, sorted(cluster.topics))))
+        await cluster.start()
+        await until(lambda: bool(world.brokers[0].asked))
+        cluster.all_topics = True
+        cluster.request_update()
+        # It does not wait for retry.backoff.ms: nobody has asked for all of them before.
+        await until(lambda: cluster.complete)
+        assert seen == [(False, []), (True, ["t"])]
+        await cluster.close()
+
+    asyncio.run(work())
+
+
 def test_a_broker_that_cannot_be_reached_is_tried_again_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)

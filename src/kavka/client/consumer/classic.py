@@ -167,9 +167,10 @@ class ClassicMember(Member):
         failures = 0
         started = time.monotonic()
         try:
-            await self._match_pattern()
+            await self._match_pattern(fresh=self._joined is None)
             while self._needs_rejoin():
                 try:
+                    await self._match_pattern()
                     await self.coordinator.find()
                     if not self._prepared:
                         await self.host.errand(self._prepare)
@@ -202,11 +203,13 @@ class ClassicMember(Member):
             self.host.fail(error)
         self._task = None
 
-    async def _match_pattern(self) -> None:
-        """What a pattern stands for is only known from the metadata of all topics."""
-        cluster = self.host.cluster
-        if self.host.subscriptions.mode is Mode.PATTERN and self._joined is None:
+    async def _match_pattern(self, fresh: bool = False) -> None:
+        """What a pattern stands for is only known from the metadata of all topics: who joins without it would have
+        the whole group rebalance again."""
+        cluster, subscriptions = self.host.cluster, self.host.subscriptions
+        while subscriptions.mode is Mode.PATTERN and (fresh or not subscriptions.matched):
             await cluster.wait_for_update(cluster.request_update(), None)
+            fresh = False
 
     async def _prepare(self) -> None:
         """Errand: give up what must not be read while others may be told to."""

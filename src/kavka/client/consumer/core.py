@@ -200,7 +200,7 @@ class ConsumerCore:
 
     def _on_metadata(self, cluster: Cluster) -> None:
         subscriptions = self.subscriptions
-        if subscriptions.mode is Mode.PATTERN:
+        if subscriptions.mode is Mode.PATTERN and cluster.complete:
             names = [t.name for t in cluster.topics.values() if not (t.is_internal and self._exclude_internal)]
             if subscriptions.match(names) and self.member is not None:
                 self.member.subscription_changed()

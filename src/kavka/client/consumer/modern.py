@@ -100,7 +100,7 @@ class ModernMember(Member):
 
     def _ready(self) -> bool:
         """What a pattern of our own stands for must be known before we can join with it."""
-        return self.host.subscriptions.mode is not Mode.PATTERN or self.host.cluster.version > 0
+        return self.host.subscriptions.mode is not Mode.PATTERN or self.host.subscriptions.matched
 
     def on_metadata(self) -> None:
         self.host.want_poll()

@@ -130,6 +130,8 @@ class Subscriptions:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: Any = None
+        self.matched = False
+        """Whether `topics` are what the pattern stands for, by an answer that had all topics."""
         self.listener: Any = None
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.group_topics: frozenset[str] = frozenset()
@@ -147,6 +149,7 @@ class Subscriptions:
     def subscribe_pattern(self, pattern: re.Pattern[str] | str, listener: Any, *, on_server: bool) -> None:
         self._change_to(Mode.SERVER_PATTERN if on_server else Mode.PATTERN)
         self.pattern = pattern
+        self.matched = False
         self.topics = frozenset()
         self.listener = listener
 
@@ -155,7 +158,7 @@ class Subscriptions:
         assert self.mode is Mode.PATTERN
         found = frozenset(name for name in names if self.pattern.fullmatch(name) is not None)
         changed = found != self.topics
-        self.topics = found
+        self.topics, self.matched = found, True
         return changed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
