@@ -7,6 +7,7 @@ that form in the place where `import` finds it, for the rest of the process; it 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -51,6 +52,14 @@ def build(name: str) -> Path:
     if compiler is None or importlib.util.find_spec("Cython") is None:
         skip_loudly("no compiler, or no Cython, for the compiled form")
     target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _compile(source, compiler, target)
+    return target
+
+
+def _compile(source: Path, compiler: str, target: Path) -> None:
     c_file = target.parent / f"{os.getpid()}.c"
     made = target.parent / f"{os.getpid()}.so"
     options = [part for directive in DIRECTIVES for part in ("-X", directive)]
@@ -60,7 +69,6 @@ def build(name: str) -> Path:
     subprocess.run([compiler, "-O2", "-fPIC", "-shared", f"-I{include}", str(c_file), "-o", str(made)], check=True)
     c_file.unlink()
     made.rename(target)
-    return target
 
 
 def load(name: str, form: str) -> ModuleType:

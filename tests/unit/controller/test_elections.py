@@ -120,16 +120,18 @@ def test_the_node_of_old_tools_is_followed_and_removed() -> None:
 def test_leaders_go_back_by_themselves_where_too_many_are_elsewhere(monkeypatch: Any) -> None:
     monkeypatch.setattr("kavka.controller.term.FIRST_CHECK_S", 0.02)
     layout = [[1, 2]] * 4 + [[2, 1]] * 4
+    allowed: list[str] = []
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", layout)
-        await bounce(cluster, 1)
         tps = [TopicPartition("t", p) for p in range(8)]
+        await bounce(cluster, 1)
         assert [await leader(cluster, tp) for tp in tps] == [2] * 8
+        allowed.append("now")
         await cluster.until(lambda: all(cluster.controller.context.leaderships[tp].state.leader == 1 for tp in tps[:4]))
         assert [await leader(cluster, tp) for tp in tps] == [1] * 4 + [2] * 4
 
-    in_cluster(body, imbalance_check_s=lambda: 0.3)
+    in_cluster(body, imbalance_check_s=lambda: 0.03, auto_rebalance=lambda: bool(allowed))
 
 
 def test_leaders_stay_where_rebalancing_is_off_or_the_imbalance_is_small(monkeypatch: Any) -> None:
