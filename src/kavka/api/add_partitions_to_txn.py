@@ -11,7 +11,7 @@ All partitions of a transaction are added, or none: where one does not exist, th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from kavka.api.context import RequestContext
@@ -107,19 +107,7 @@ def _verified(
     ctx: RequestContext, topics: Iterable[AddPartitionsToTxnTopic], missing: frozenset[TopicPartition]
 ) -> list[AddPartitionsToTxnTopicResult]:
     not_in_it = int(ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= 5 else ErrorCode.INVALID_TXN_STATE)
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=partition,
-                    partition_error_code=not_in_it if (topic.name, partition) in missing else _NONE,
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+    return _results(topics, missing, not_in_it, _NONE)
 
 
 def _refuse_unknown(
@@ -129,19 +117,7 @@ def _refuse_unknown(
     unknown = {tp for tp in _partitions(topics) if known(*tp) is None}
     if not unknown:
         return None
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=partition,
-                    partition_error_code=_UNKNOWN if (topic.name, partition) in unknown else _NOT_ATTEMPTED,
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+    return _results(topics, unknown, _UNKNOWN, _NOT_ATTEMPTED)
 
 
 def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
@@ -149,11 +125,20 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartitio
 
 
 def _all(topics: Iterable[AddPartitionsToTxnTopic], code: int) -> list[AddPartitionsToTxnTopicResult]:
+    return _results(topics, frozenset(), code, code)
+
+
+def _results(
+    topics: Iterable[AddPartitionsToTxnTopic], some: Collection[TopicPartition], code: int, rest: int
+) -> list[AddPartitionsToTxnTopicResult]:
+    """`code` for some of the partitions, `rest` for the rest."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=partition, partition_error_code=code)
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=partition, partition_error_code=code if (topic.name, partition) in some else rest
+                )
                 for partition in topic.partitions
             ],
         )

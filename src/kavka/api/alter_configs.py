@@ -26,25 +26,19 @@ def _on_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> 
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), on_error=_on_error)
 async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
-    response = AlterConfigsResponse()
-    for resource, key in zip(request.resources, asked, strict=True):
-        try:
-            if asked.count(key) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
-            values: dict[str, str] = {}
-            for config in resource.configs:
-                if config.value is None:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
-                values[config.name] = config.value
-            if len(values) < len(resource.configs):
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
-            await config_resources.replace(ctx, *key, values, validate_only=request.validate_only)
-        except KafkaError as error:
-            response.responses.append(_result(resource, error))
-        else:
-            response.responses.append(_result(resource, None))
-    return response
+    async def change(resource: AlterConfigsResource) -> None:
+        values: dict[str, str] = {}
+        for config in resource.configs:
+            if config.value is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
+            values[config.name] = config.value
+        if len(values) < len(resource.configs):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
+        key = resource.resource_type, resource.resource_name
+        await config_resources.replace(ctx, *key, values, validate_only=request.validate_only)
+
+    changed = await config_resources.each_once(request.resources, change)
+    return AlterConfigsResponse(responses=[_result(*one) for one in changed])
 
 
 def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:

@@ -5,7 +5,8 @@ A topic's values are wrong with INVALID_CONFIG, a broker's with INVALID_REQUEST:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from kavka.api.context import RequestContext
 from kavka.common.broker_config import BROKER_CONFIGS
@@ -16,6 +17,16 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+
+
+class Named(Protocol):
+    """A resource in a request."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=Named)
 
 
 def table_of(resource_type: int) -> ConfigTable:
@@ -50,6 +61,24 @@ async def replace(
                 await ctx.broker.configs.set_broker(broker_id(ctx, name), values)
     except StoreUnavailable as error:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+async def each_once(
+    resources: Sequence[R], change: Callable[[R], Awaitable[None]]
+) -> list[tuple[R, KafkaError | None]]:
+    """Change one resource after the other, each with its outcome. One that is named twice is not changed at all."""
+    asked = [(resource.resource_type, resource.resource_name) for resource in resources]
+    results: list[tuple[R, KafkaError | None]] = []
+    for resource, key in zip(resources, asked, strict=True):
+        try:
+            if asked.count(key) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
+            await change(resource)
+        except KafkaError as error:
+            results.append((resource, error))
+        else:
+            results.append((resource, None))
+    return results
 
 
 def _check_topic(ctx: RequestContext, values: Mapping[str, str]) -> None:

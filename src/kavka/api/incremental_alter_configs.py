@@ -33,18 +33,10 @@ def _on_error(
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), on_error=_on_error)
 async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
-    response = IncrementalAlterConfigsResponse()
-    for resource, key in zip(request.resources, asked, strict=True):
-        try:
-            if asked.count(key) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
-            await _alter(ctx, resource, request.validate_only)
-        except KafkaError as error:
-            response.responses.append(_result(resource, error))
-        else:
-            response.responses.append(_result(resource, None))
-    return response
+    changed = await config_resources.each_once(
+        request.resources, lambda resource: _alter(ctx, resource, request.validate_only)
+    )
+    return IncrementalAlterConfigsResponse(responses=[_result(*one) for one in changed])
 
 
 async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
