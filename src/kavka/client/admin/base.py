@@ -45,6 +45,20 @@ FIRST_WITH_OPERATIONS = 8
 Outcome = tuple[Mapping[K, V], Mapping[K, KafkaError]]
 
 
+def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[TopicPartition, V]:
+    """Of an answer's topics with their partitions: `value(partition)` of each, or its error."""
+    done: dict[TopicPartition, V] = {}
+    errors: dict[TopicPartition, KafkaError] = {}
+    for topic in topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if p.error_code:
+                errors[tp] = error_of(p.error_code, getattr(p, "error_message", None))
+            else:
+                done[tp] = value(p)
+    return done, errors
+
+
 class AdminError(KafkaError):
     """Some of what was asked for failed. `errors` has those by key, `results` the rest; the code is the first
     error's."""

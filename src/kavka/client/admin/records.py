@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kavka.client.admin.base import AdminBase, Outcome, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, by_partition, milliseconds
 from kavka.client.admin.types import ListedOffset, OffsetSpec
-from kavka.client.errors import UnsupportedVersion, error_of
-from kavka.common.errors import KafkaError
+from kavka.client.errors import UnsupportedVersion
 from kavka.common.types import TopicPartition, by_topic
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_records import (
@@ -57,17 +56,10 @@ class Records(AdminBase):
                 timeout_ms=milliseconds(self._request_timeout),
             )
             response = await connection.send(request, version=version, timeout=self._request_timeout)
-            done: dict[TopicPartition, ListedOffset] = {}
-            errors: dict[TopicPartition, KafkaError] = {}
-            for topic in response.topics:
-                for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
-                    if p.error_code:
-                        errors[tp] = error_of(p.error_code)
-                    else:
-                        epoch = None if p.leader_epoch < 0 else p.leader_epoch
-                        done[tp] = ListedOffset(p.offset, p.timestamp, epoch)
-            return done, errors
+            return by_partition(
+                response.topics,
+                lambda p: ListedOffset(p.offset, p.timestamp, None if p.leader_epoch < 0 else p.leader_epoch),
+            )
 
         return await self._each_leader(wanted, ask, timeout)
 
@@ -93,15 +85,6 @@ class Records(AdminBase):
                 timeout_ms=milliseconds(self._request_timeout),
             )
             response = await self._ask(node_id, request)
-            done: dict[TopicPartition, int] = {}
-            errors: dict[TopicPartition, KafkaError] = {}
-            for topic in response.topics:
-                for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
-                    if p.error_code:
-                        errors[tp] = error_of(p.error_code)
-                    else:
-                        done[tp] = p.low_watermark
-            return done, errors
+            return by_partition(response.topics, lambda p: p.low_watermark)
 
         return await self._each_leader(wanted, ask, timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kavka.client.admin.base import AdminBase, Outcome, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, by_partition, milliseconds
 from kavka.client.admin.types import ElectionType, PartitionReassignment
 from kavka.client.errors import error_of
 from kavka.common.errors import ErrorCode, KafkaError
@@ -79,16 +79,7 @@ class Replicas(AdminBase):
             response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
-            done: dict[TopicPartition, None] = {}
-            errors: dict[TopicPartition, KafkaError] = {}
-            for topic in response.responses:
-                for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
-                    if p.error_code:
-                        errors[tp] = error_of(p.error_code, p.error_message)
-                    else:
-                        done[tp] = None
-            return done, errors
+            return by_partition(response.responses, lambda p: None)
 
         await self._each(wanted, attempt, timeout)
 

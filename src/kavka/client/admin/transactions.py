@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
-from kavka.client.admin.base import AdminBase, Outcome, gather, listed
+from kavka.client.admin.base import AdminBase, Outcome, by_partition, gather, listed
 from kavka.client.admin.types import (
     AbortTransactionSpec,
     ProducerState,
@@ -44,26 +45,7 @@ class Transactions(AdminBase):
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
             topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(some).items()]
             response = await self._ask(node_id, DescribeProducersRequest(topics=topics))
-            done: dict[TopicPartition, list[ProducerState]] = {}
-            errors: dict[TopicPartition, KafkaError] = {}
-            for topic in response.topics:
-                for p in topic.partitions:
-                    tp = TopicPartition(topic.name, p.partition_index)
-                    if p.error_code:
-                        errors[tp] = error_of(p.error_code, p.error_message)
-                        continue
-                    done[tp] = [
-                        ProducerState(
-                            s.producer_id,
-                            s.producer_epoch,
-                            s.last_sequence,
-                            s.last_timestamp,
-                            _or_none(s.coordinator_epoch),
-                            _or_none(s.current_txn_start_offset),
-                        )
-                        for s in p.active_producers
-                    ]
-            return done, errors
+            return by_partition(response.topics, _states_of)
 
         wanted = [TopicPartition(*tp) for tp in partitions]
         if broker_id is None:
@@ -220,6 +202,20 @@ class Transactions(AdminBase):
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Abort whatever transaction is open under this id, whoever has it, a prepared one too."""
         await self.fence_producers(transactional_id, timeout=timeout)
+
+
+def _states_of(partition: Any) -> list[ProducerState]:
+    return [
+        ProducerState(
+            s.producer_id,
+            s.producer_epoch,
+            s.last_sequence,
+            s.last_timestamp,
+            _or_none(s.coordinator_epoch),
+            _or_none(s.current_txn_start_offset),
+        )
+        for s in partition.active_producers
+    ]
 
 
 def _or_none(number: int) -> int | None:
