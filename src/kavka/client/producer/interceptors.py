@@ -11,41 +11,21 @@ Each method may be missing. What one raises goes to the log, and the next one ge
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client import classes
+from kavka.client.interceptors import InterceptorChain, pass_through, tell
 from kavka.client.producer.record import Callback, ProducerRecord, RecordMetadata
-from kavka.common.config import ConfigError
-
-log = logging.getLogger(__name__)
 
 
-class Interceptors:
+class Interceptors(InterceptorChain):
     def __init__(self, values: Iterable[Any], configs: Mapping[str, Any]) -> None:
-        self._all = [classes.make("interceptor.classes", value, {}, "an interceptor", configs) for value in values]
-        for found in self._all:
-            if not any(hasattr(found, name) for name in ("on_send", "on_acknowledgement")):
-                raise ConfigError("interceptor.classes", f"a {type(found).__name__} is no producer interceptor")
-        self._sending = [i.on_send for i in self._all if hasattr(i, "on_send")]
-        self._acknowledged = [i.on_acknowledgement for i in self._all if hasattr(i, "on_acknowledgement")]
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        super().__init__(values, configs, "producer", ("on_send", "on_acknowledgement"))
+        self._sending = self.having("on_send")
+        self._acknowledged = self.having("on_acknowledgement")
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        for intercept in self._sending:
-            try:
-                changed = intercept(record)
-            except Exception:
-                log.exception("An interceptor's on_send failed")
-                continue
-            if isinstance(changed, ProducerRecord):
-                record = changed
-            elif changed is not None:
-                log.error("An interceptor's on_send returned a %s in place of a record", type(changed).__name__)
-        return record
+        return pass_through(self._sending, "on_send", ProducerRecord, record, "a record")
 
     def callback(self, then: Callback | None) -> Callback | None:
         """A callback that tells the interceptors first."""
@@ -54,19 +34,7 @@ class Interceptors:
         return _Acknowledge(self, then)
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        for intercept in self._acknowledged:
-            try:
-                intercept(metadata, error)
-            except Exception:
-                log.exception("An interceptor's on_acknowledgement failed")
-
-    def close(self) -> None:
-        for found in self._all:
-            if hasattr(found, "close"):
-                try:
-                    found.close()
-                except Exception:
-                    log.exception("An interceptor's close failed")
+        tell(self._acknowledged, "on_acknowledgement", metadata, error)
 
 
 class _Acknowledge:
