@@ -12,6 +12,7 @@ import pytest
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.common.errors import KafkaError
 from tests.support.cluster import KavkaCluster
+from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
@@ -195,3 +196,14 @@ def test_any_broker_makes_topics_that_are_asked_for(cluster: KavkaCluster) -> No
     for number, broker in cluster.brokers.items():
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             assert producer.send(f"by-itself-{number}", value=b"x").get(30).offset == 0
+
+
+def test_a_broker_with_the_logs_of_one_cluster_does_not_join_another(cluster: KavkaCluster) -> None:
+    cluster.stop(2)
+    logs = cluster.log_dirs[2]
+    wrong = {"zookeeper.connect": f"{cluster.zookeeper.connect}/elsewhere"}
+    with KavkaProcess(cluster.folder / "lost", overrides=wrong, log_dirs=logs, broker_id=2, start=False) as lost:
+        lost.launch()
+        wait_until(lambda: not lost.process.running(), timeout=60, what="the end of a broker in the wrong cluster")
+        assert lost.process.returncode == 1
+        assert "belongs to cluster.id" in lost.process.log_tail()

@@ -263,7 +263,9 @@ class Broker:
             reserved = settings.reserved_broker_max_id
             self.broker_id = await next_broker_id(self.store, reserved) if known_id is None else known_id
             settings.take_generated_id(self.broker_id)
-        self.cluster_id = await agree_on_cluster_id(self.store, known_cluster)
+        # The tree of a node alone may be lost and made anew beside its logs. A cluster's empty tree is another
+        # cluster's: whoever has logs already has been given the wrong address.
+        self.cluster_id = await agree_on_cluster_id(self.store, None if self.in_cluster else known_cluster)
         self.log_manager.claim(self.broker_id, self.cluster_id)
         self.log_manager.mark(self.broker_id, self.cluster_id)
 

@@ -238,7 +238,7 @@ def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | 
             if known_cluster is not None and known_cluster[0] != meta.cluster_id:
                 raise LogDirError(
                     f"{name} belongs to cluster.id {meta.cluster_id}, but {known_cluster[0]} {known_cluster[1]}; "
-                    "use the right directory, or remove the file if its data may be taken over"
+                    "use the right directory or zookeeper.connect, or remove the file if its data may be taken over"
                 )
             known_cluster = (meta.cluster_id, f"is in {name}")
     return (known_broker and known_broker[0], known_cluster and known_cluster[0])
