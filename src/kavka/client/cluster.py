@@ -24,7 +24,7 @@ from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
 from kavka.client.connections import MAIN, Connections
-from kavka.client.errors import ClientClosed, KafkaTimeout, error_of
+from kavka.client.errors import KafkaTimeout, error_of
 from kavka.client.metadata import Node, TopicMetadata, error_code, topic_metadata, with_leader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -83,6 +83,7 @@ class Cluster(Connections):
         """Begin to keep metadata up to date; does not wait for a broker. Called on the loop that owns the cluster."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
+            self.started = True
             self._task = asyncio.create_task(self._maintain(), name="kavka-metadata")
 
     async def close(self) -> None:
@@ -121,6 +122,7 @@ class Cluster(Connections):
 
     async def any_connection(self, *, timeout: float | None = None) -> Connection:
         """To the broker with the least to do; tries one after the other until one can be reached."""
+        self.check_usable()
         deadline = None if timeout is None else self._now() + timeout
         failure: KafkaError | None = None
         while True:
@@ -221,8 +223,7 @@ class Cluster(Connections):
         try:
             async with asyncio.timeout(timeout):
                 while self.version <= beyond:
-                    if self.closed:
-                        raise ClientClosed("the client is closed")
+                    self.check_usable()
                     waiter = self._loop.create_future()
                     self._waiters.append(waiter)
                     await waiter

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
-from kavka.client.errors import ClientClosed, Disconnected, KafkaTimeout
+from kavka.client.errors import ClientClosed, Disconnected, IllegalState, KafkaTimeout
 from kavka.client.metadata import Node
 from kavka.common.errors import KafkaError
 
@@ -42,6 +42,7 @@ class Connections:
         self.config = config
         self.client_id = client_id
         self.nodes: dict[int, Node] = {}
+        self.started = False
         self.closed = False
         self.connections_opened = 0
         self._links: dict[tuple[int, str], _Link] = {}
@@ -104,9 +105,14 @@ class Connections:
     def connections(self) -> list[Connection]:
         return [link.connection for link in self._links.values() if link.connection is not None]
 
-    def _link(self, node_id: int, channel: str) -> _Link:
+    def check_usable(self) -> None:
         if self.closed:
             raise ClientClosed("the client is closed")
+        if not self.started:
+            raise IllegalState("the client is not started: use `async with`, or `await` its `start()`")
+
+    def _link(self, node_id: int, channel: str) -> _Link:
+        self.check_usable()
         link = self._links.get((node_id, channel))
         if link is None:
             if node_id not in self.nodes:

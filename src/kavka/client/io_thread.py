@@ -56,18 +56,23 @@ class IoThread:
         return threading.current_thread() is self._thread
 
     @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that made it."""
+        return self._pid != os.getpid()
+
+    @property
     def alive(self) -> bool:
-        return not self._closed and self._pid == os.getpid() and self._thread.is_alive()
+        return not self._closed and not self.forked and self._thread.is_alive()
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Run `callback(*args)` on the loop; returns at once."""
-        self._check()
+        self.check()
         self.loop.call_soon_threadsafe(callback, *args)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop; the future may be waited for from any other thread."""
         try:
-            self._check()
+            self.check()
             return asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
             work.close()
@@ -96,15 +101,15 @@ class IoThread:
         if self._closed:
             return
         self._closed = True
-        if self._pid != os.getpid():
+        if self.forked:
             return
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         if not self.is_current:
             self._thread.join(timeout)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
-        if self._pid != os.getpid():
+        if self.forked:
             raise ClientClosed("the client was made before a fork; make one in each process")

@@ -334,6 +334,10 @@ class Consumer:
         is over, unless `leave_group` says otherwise."""
         if self._core.closing:
             return
+        if self._io.forked:
+            # The membership is that of the process it was made in.
+            self._core.closing = self._core.closed = True
+            return
         with self._used():
             try:
                 self._run(self._core.close(timeout, leave_group))
@@ -356,6 +360,7 @@ class Consumer:
         # A listener may still use the consumer while it is being closed.
         if self._core.closed or (self._core.closing and self._user != me):
             raise ClientClosed("the consumer is closed")
+        self._io.check()
         if self._user != me:
             if not self._mutex.acquire(blocking=False):
                 raise ConcurrentAccess(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from threading import Event
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from kavka.client.errors import ClientClosed, KafkaTimeout
 from kavka.client.io_thread import IoThread
@@ -40,6 +42,7 @@ class Producer(SendPath):
         self._max_block = settings.seconds("max.block.ms")
         name = settings["client.id"] or "producer"
         self._io = IoThread(f"kavka-{name}")
+        _producers.add(self)
         try:
             self._io.run(self._core.start())
         except BaseException:
@@ -106,6 +109,7 @@ class Producer(SendPath):
         core = self._core
         if core.closed:
             return
+        self._io.check()
         if self._io.is_current:
             raise KafkaTimeout("flush cannot wait inside a callback")
         deadline = None if timeout is None else monotonic() + timeout
@@ -131,6 +135,10 @@ class Producer(SendPath):
     def close(self, timeout: float | None = None) -> None:
         """Send what is left and end. After `timeout` seconds (None: as long as it takes, 0: at once) the rest fails."""
         if self._core.closed:
+            return
+        if self._io.forked:
+            # What waits is for the process that it was sent in.
+            self._core.closed = True
             return
         if self._io.is_current:
             # From a callback nobody can wait for what is left.
@@ -211,6 +219,19 @@ class Producer(SendPath):
 
     def _limit(self, timeout: float | None) -> float:
         return self._max_block if timeout is None else timeout
+
+
+_producers: WeakSet[Producer] = WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: the thread that sends is not there. Without topics, `send` goes the long way, which says so."""
+    for producer in list(_producers):
+        producer._topics = {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | None) -> None:

@@ -1,0 +1,81 @@
+"""Clients for asyncio that nobody has started, and blocking ones in a child of the process that made them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kavka import KafkaError
+from kavka.aio import Admin, Consumer, Producer
+
+SERVERS = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Producer(bootstrap_servers=SERVERS).send("t", "x"),
+        lambda: Producer(bootstrap_servers=SERVERS).partitions_for("t"),
+        lambda: Producer(bootstrap_servers=SERVERS, transactional_id="x").init_transactions(),
+        lambda: Consumer(bootstrap_servers=SERVERS).assign([("t", 0)]),
+        lambda: Admin(bootstrap_servers=SERVERS).list_topics(),
+        lambda: Admin(bootstrap_servers=SERVERS).describe_topics(["t"]),
+    ],
+)
+def test_a_client_that_was_not_started_says_so_at_once(call: Callable[[], Awaitable[Any]]) -> None:
+    async def work() -> None:
+        with pytest.raises(KafkaError, match="is not started: use `async with`, or `await"):
+            await asyncio.wait_for(call(), 30)
+
+    asyncio.run(work())
+
+
+IN_A_CHILD = """
+import os, sys
+from kavka import Admin, Consumer, Producer
+from kavka.client.producer._append import PartitionQueue, TopicQueues
+
+producer, consumer, admin = (make(bootstrap_servers="127.0.0.1:1") for make in (Producer, Consumer, Admin))
+# As if the topic were known: then `send` asks nobody.
+queues = TopicQueues("t")
+queues.queues.append(PartitionQueue(producer._core.accumulator, "t", 0))
+queues.count, queues.available = 1, (0,)
+producer._topics = {"t": queues}
+consumer.assign([("t", 0)])
+child = os.fork()
+if not child:
+    for name, call in {
+        "send": lambda: producer.send("t", "x").get(),
+        "flush": producer.flush,
+        "poll": lambda: consumer.poll(1),
+        "list": admin.list_topics,
+    }.items():
+        try:
+            print(name, "returned", call())
+        except Exception as error:
+            print(name, error)
+    for client in (producer, consumer, admin):
+        client.close()
+    print("closed", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent", producer.send("t", "x").done(), flush=True)
+producer.close(0)
+consumer.close(0)
+admin.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_client_that_was_made_before_a_fork_is_said_to_be_in_the_child_and_goes_on_in_the_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, timeout=120, check=False)
+    why = "the client was made before a fork; make one in each process"
+    expected = [*(f"{name} {why}" for name in ("send", "flush", "poll", "list")), "closed", "parent False"]
+    assert done.stdout.splitlines() == expected, done.stderr
+    assert done.returncode == 0, done.stderr
