@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import clients
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 
 
@@ -23,7 +23,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     for side in sides.values():
         once(side, -1)
     written = in_pairs(sides, options.pairs, once, say="produce beside a consumer, records/s")
-    consumed = [(read["kavka", index], read["apache", index]) for index in range(options.pairs)]
+    consumed = paired(read, options.pairs)
     return [
         Row("both at the same time: produced", "records/s", written, "≥ 1.0 ×", 1.0),
         Row("both at the same time: consumed", "records/s", consumed, "≥ 1.0 ×", 1.0),

@@ -7,7 +7,7 @@ import sys
 import time
 
 from bench import clients
-from bench.measure import Options, OwnShare, Row, in_pairs
+from bench.measure import Options, OwnShare, Row, in_pairs, paired
 from bench.sides import Side
 
 OLD, NEW = "benchmark-old", "benchmark"
@@ -57,12 +57,9 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     for side in sides.values():
         side.drop_topic(OLD)
 
-    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
-        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
-
     warm_shares = {key: value / alone[key] for key, value in beside_warm.items()}
     return [
         OwnShare("producer beside a reader of cold data: share of its own rate alone", "", shares, "≥ 0.8", 0.8),
-        OwnShare("the same beside a reader of warm data", "", pairs(warm_shares)),
-        Row("rate of the reader of cold data meanwhile", "MB/s", pairs(read_rate)),
+        OwnShare("the same beside a reader of warm data", "", paired(warm_shares, options.pairs)),
+        Row("rate of the reader of cold data meanwhile", "MB/s", paired(read_rate, options.pairs)),
     ]

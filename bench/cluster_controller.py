@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench.cluster_sides import ClusterRow, ClusterSide
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from tests.support.processes import wait_until
 
 TOPICS = 10
@@ -40,7 +40,7 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
     ready = in_pairs(sides, options.pairs, once, say="new controller ready, s after the old one's session")
 
     def pairs(name: str) -> list[tuple[float, float]]:
-        return [(found[name]["kavka", index], found[name]["apache", index]) for index in range(options.pairs)]
+        return paired(found[name], options.pairs)
 
     many = f"{total:,} partitions × 3 replicas"
     return [

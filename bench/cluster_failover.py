@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from bench.cluster_sides import SESSION_MS, ClusterRow, ClusterSide
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 
 TOPIC = "failover"
 REPEATS = 3
@@ -30,7 +30,7 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
     for side in sides.values():
         _failover(side)
     whole = in_pairs(sides, options.pairs, once, say="leader killed to the next acknowledgement, s")
-    after = [(after_session["kavka", index], after_session["apache", index]) for index in range(options.pairs)]
+    after = paired(after_session, options.pairs)
     what = f"leader killed -9 to the first record acknowledged again, session timeout {SESSION_MS // 1000} s"
     return [
         ClusterRow(what, "s", whole, "≤ 1.0 ×", at_most=1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.clients import Latencies, Producer
 from bench.cluster_sides import ClusterRow, ClusterSide
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 
 PARTITIONS = 3
 RATE = 1000
@@ -29,14 +29,12 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
         once(side, -1)
     rates = in_pairs(sides, options.pairs, once, say="produce to three replicas, records/s")
 
-    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
-        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
-
+    memory = paired(rss, options.pairs)
     what = "produce: 3 partitions × 3 replicas, min ISR 2, acks=all, 1000-byte records"
     return [
         ClusterRow(what, "records/s", rates, "≥ 1.5 ×", 1.5),
-        ClusterRow("processor time of the three brokers for it", "s", pairs(cpu)),
-        ClusterRow("memory of the three brokers after it (RSS)", "MiB", pairs(rss), "≤ 0.3 ×", at_most=0.3),
+        ClusterRow("processor time of the three brokers for it", "s", paired(cpu, options.pairs)),
+        ClusterRow("memory of the three brokers after it (RSS)", "MiB", memory, "≤ 0.3 ×", at_most=0.3),
     ]
 
 

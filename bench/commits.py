@@ -8,7 +8,7 @@ from struct import Struct
 from typing import cast
 
 from bench import light
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 from kavka.protocol.frames import SIZE_LENGTH
 from kavka.protocol.headers import decode_response_header
@@ -51,7 +51,7 @@ def _rows(sides: dict[str, Side], options: Options, connections: int) -> list[Ro
         once(side, -1, WARM_UP)
     members = f"{connections} members" if connections > 1 else "1 member"
     rates = in_pairs(sides, options.pairs, once, say=f"offset commits of {members}, per s")
-    used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    used = paired(cpu, options.pairs)
     return [
         Row(f"offset commits of {members}, one request at a time each", "/s", rates, "≥ 1.0 ×", 1.0),
         Row("processor time of the broker for one of them", "µs", used),

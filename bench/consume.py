@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import clients
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 
 
@@ -23,7 +23,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     rates = in_pairs(sides, options.pairs, once, say="consume, records/s")
     for side in sides.values():
         side.drop_topic("benchmark-read")
-    used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    used = paired(cpu, options.pairs)
     who = "ConsumerPerformance" if options.groups else "an assigned consumer"
     return [
         Row(f"consume: {who}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from bench import clients
-from bench.measure import Options, OwnShare, Row, in_pairs
+from bench.measure import Options, OwnShare, Row, in_pairs, paired
 from bench.sides import Side
 from tests.support.wire import API_VERSIONS, Wire
 
@@ -42,7 +42,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     for side in sides.values():
         rate(side)
     shares = in_pairs(sides, options.pairs, once, say="busy beside idle connections, share of its rate alone")
-    grown = [(rss["kavka", index], rss["apache", index]) for index in range(options.pairs)]
+    grown = paired(rss, options.pairs)
     what = f"{options.connections:,} idle connections and one busy: share of its own rate alone"
     return [
         OwnShare(what, "", shares, "≥ 0.8", 0.8),

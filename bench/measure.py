@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,6 +97,11 @@ def in_pairs(
         values.append((found[KAVKA], found[APACHE]))
         print(f"  {say}, pair {index + 1}: {found[KAVKA]:,.2f} to {found[APACHE]:,.2f}", flush=True)
     return values
+
+
+def paired(values: Mapping[tuple[str, int], float], pairs: int) -> list[tuple[float, float]]:
+    """What was noted by (side, number of the pair), as `in_pairs` returns it."""
+    return [(values[KAVKA, index], values[APACHE, index]) for index in range(pairs)]
 
 
 def machine() -> dict[str, str]:

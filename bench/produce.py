@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import clients
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 
 
@@ -24,11 +24,8 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         once(side, -1)
     rates = in_pairs(sides, options.pairs, once, say="produce, records/s")
 
-    def pairs(values: dict[tuple[str, int], float]) -> list[tuple[float, float]]:
-        return [(values["kavka", index], values["apache", index]) for index in range(options.pairs)]
-
     return [
         Row("produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", rates, "≥ 1.3 ×", 1.3),
-        Row("processor time of the broker for it", "s", pairs(cpu), "≤ 0.5 ×", at_most=0.5),
-        Row("memory of the broker after it (RSS)", "MiB", pairs(rss), "≤ 0.15 ×", at_most=0.15),
+        Row("processor time of the broker for it", "s", paired(cpu, options.pairs), "≤ 0.5 ×", at_most=0.5),
+        Row("memory of the broker after it (RSS)", "MiB", paired(rss, options.pairs), "≤ 0.15 ×", at_most=0.15),
     ]

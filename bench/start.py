@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 from tests.support import wire
 from tests.support.wire import Wire
@@ -42,7 +42,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     finally:
         for side in filled.values():
             side.close()
-    all_served = [(served["kavka", index], served["apache", index]) for index in range(options.pairs)]
+    all_served = paired(served, options.pairs)
     count = f"{each * TOPICS:,} partitions after a clean stop"
     return [
         Row("start to the first answer, empty folder", "s", empty, "≤ 0.25 ×", at_most=0.25),

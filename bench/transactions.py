@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.clients import RECORD_SIZE, TOOL_JVM, VERSION
-from bench.measure import Options, Row, in_pairs
+from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
 from tests.support.java_client import JavaClient
 from tests.support.transactions import PROBE
@@ -54,7 +54,7 @@ def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Optio
     who = "one producer" if producers == 1 else f"{producers} producers at once"
     rates = in_pairs(sides, options.pairs, once, say=f"transactions of {who}, per s")
     records = [(ours * RECORDS, theirs * RECORDS) for ours, theirs in rates]
-    used = [(cpu["kavka", index], cpu["apache", index]) for index in range(options.pairs)]
+    used = paired(cpu, options.pairs)
     what = f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, {who}"
     return [
         Row(what, "/s", rates, "≥ 1.0 ×", 1.0),

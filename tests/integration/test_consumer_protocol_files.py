@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.java_client import run_tool
 from tests.support.kavka_process import KavkaProcess
-from tests.support.members import COOPERATIVE, Member, wait_for_records, wait_for_split
+from tests.support.members import COOPERATIVE, Member, committed_offsets, wait_for_records, wait_for_split
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -55,11 +55,7 @@ def join(broker: KavkaProcess, folder: Path, protocol: str = "consumer", **optio
 
 
 def committed(broker: KavkaProcess) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
-    try:
-        return [p.offset for p in consumer.committed([TopicPartition(TOPIC, i) for i in range(PARTITIONS)], timeout=30)]
-    finally:
-        consumer.close()
+    return committed_offsets(broker.bootstrap_servers, GROUP, TOPIC, PARTITIONS)
 
 
 @pytest.mark.java

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support.java_client import JavaError
 from tests.support.java_groups import JavaGroups
-from tests.support.members import Member, wait_for_records, wait_for_split
+from tests.support.members import Member, committed_offsets, wait_for_records, wait_for_split
 from tests.support.processes import wait_until
 from tests.support.targets import Target, start_target
 
@@ -91,11 +91,7 @@ def produce(broker: Target, topic: str, count: int, partitions: int = PARTITIONS
 
 
 def committed(broker: Target, group: str, topic: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    try:
-        return [p.offset for p in consumer.committed([TopicPartition(topic, i) for i in range(PARTITIONS)], timeout=20)]
-    finally:
-        consumer.close()
+    return committed_offsets(broker.bootstrap_servers, group, topic, PARTITIONS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -15,8 +14,8 @@ from kazoo.client import KazooClient
 
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST, ApacheKafka, ZooKeeper
 from tests.support.java_client import run_tool
-from tests.support.kavka_process import KavkaProcess
-from tests.support.members import Member, wait_for_records, wait_for_split
+from tests.support.kavka_process import KavkaProcess, plant_nodes
+from tests.support.members import Member, committed_offsets, wait_for_records, wait_for_split
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
@@ -60,11 +59,7 @@ def fill(broker: Target, folder: Path) -> str:
 
 
 def committed(broker: Target, group: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    try:
-        return [p.offset for p in consumer.committed([TopicPartition(TOPIC, i) for i in range(PARTITIONS)], timeout=30)]
-    finally:
-        consumer.close()
+    return committed_offsets(broker.bootstrap_servers, group, TOPIC, PARTITIONS)
 
 
 def check_groups(broker: Target, member_id: str) -> None:
@@ -155,21 +150,12 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[st
 def test_our_broker_goes_on_with_the_groups_of_an_apache_broker(
     theirs: tuple[Path, str, dict[str, bytes]], tmp_path: Path
 ) -> None:
-    from kavka.metadata.embedded import EmbeddedStore
-
     folder, member_id, nodes = theirs
     copy = tmp_path / "logs"
     shutil.copytree(folder, copy)
     broker = KavkaProcess(tmp_path / "kavka", log_dirs=(copy,), start=False)
 
-    async def plant() -> None:
-        store = EmbeddedStore.open(copy / "metadata.db")
-        for path, data in nodes.items():
-            await store.ensure(path.rpartition("/")[0])
-            await store.create(path, data)
-        await store.close()
-
-    asyncio.run(plant())
+    plant_nodes(copy, nodes)
     broker.start()
     try:
         check_groups(broker, member_id)

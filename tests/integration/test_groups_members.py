@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support.members import (
@@ -15,6 +15,7 @@ from tests.support.members import (
     JAVA_CLIENTS,
     PYTHON_CLIENTS,
     Member,
+    committed_offsets,
     wait_for_records,
     wait_for_split,
 )
@@ -78,11 +79,7 @@ def produce(broker: Target, topic: str, count: int, partitions: int = PARTITIONS
 
 
 def committed(broker: Target, group: str, topic: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    try:
-        return [p.offset for p in consumer.committed([TopicPartition(topic, i) for i in range(PARTITIONS)], timeout=20)]
-    finally:
-        consumer.close()
+    return committed_offsets(broker.bootstrap_servers, group, topic, PARTITIONS)
 
 
 @pytest.mark.parametrize("client", ALL_CLIENTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST, ApacheKafka, ZooKeeper
-from tests.support.kavka_process import KavkaProcess
+from tests.support.kavka_process import KavkaProcess, plant_nodes
 from tests.support.material import CODECS, Material, dump, fill, log_files, read_all
 from tests.support.processes import wait_until
 from tests.support.targets import APACHE, KAVKA, start_target
@@ -177,8 +176,6 @@ def test_our_broker_started_on_the_folder_of_an_apache_broker_serves_every_recor
     theirs: tuple[Folder, ZooKeeper], tmp_path: Path
 ) -> None:
     """The tree that ZooKeeper held comes along: it is the same tree, only kept in a file."""
-    from kavka.metadata.embedded import EmbeddedStore
-
     folder, zookeeper = theirs
     copy = tmp_path / "logs"
     shutil.copytree(folder.path, copy, ignore=shutil.ignore_patterns("__consumer_offsets-*", "__transaction_state-*"))
@@ -194,14 +191,7 @@ def test_our_broker_started_on_the_folder_of_an_apache_broker_serves_every_recor
     client.stop()
     client.close()
 
-    async def plant() -> None:
-        store = EmbeddedStore.open(copy / "metadata.db")
-        for path, data in nodes.items():
-            await store.ensure(path.rpartition("/")[0])
-            await store.create(path, data)
-        await store.close()
-
-    asyncio.run(plant())
+    plant_nodes(copy, nodes)
     broker.start()
     try:
         expected = folder.material.expected()

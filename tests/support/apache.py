@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from kavka.common.types import uuid_text
 from kavka.metadata.paths import random_id
-from tests.support import jars, wire
-from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support import jars
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import ManagedProcess, free_port
 from tests.support.zookeeper import ZooKeeper
 
 NEWEST = "4.3.0"
@@ -69,8 +68,10 @@ def _logging_option(folder: Path, version: str) -> str:
     return f"-Dlog4j2.configurationFile={path}"
 
 
-class ApacheKafka:
+class ApacheKafka(BrokerProcess):
     """One Apache Kafka broker. `start` and `stop` may follow each other on the same folder and port."""
+
+    timeout = 120.0
 
     def __init__(
         self,
@@ -84,22 +85,14 @@ class ApacheKafka:
         broker_id: int = 0,
         start: bool = True,
     ) -> None:
-        self.folder = folder
+        super().__init__(folder, log_dirs)
         self.version = version
         self.jvm = jvm
-        self.log_dirs = log_dirs or (folder / "logs",)
-        self.port = free_port()
-        self.start_seconds = 0.0
-        self._began = 0.0
         self._overrides = dict(overrides or {})
         self._broker_id = broker_id
         self._controller_port = free_port()
         self._own_zookeeper = False
         self.zookeeper = zookeeper
-        self._process: ManagedProcess | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in self.log_dirs:
-            path.mkdir(parents=True, exist_ok=True)
         if self._needs_zookeeper and zookeeper is None:
             self.zookeeper = ZooKeeper(folder / "zookeeper")
             self._own_zookeeper = True
@@ -110,24 +103,6 @@ class ApacheKafka:
     @property
     def _needs_zookeeper(self) -> bool:
         return self.version.startswith("3.")
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def process(self) -> ManagedProcess:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def _settings(self) -> dict[str, object]:
         common: dict[str, object] = {
@@ -181,51 +156,19 @@ class ApacheKafka:
         if result.returncode != 0:
             raise RuntimeError(f"StorageTool: {result.stdout}{result.stderr}")
 
-    def start(self, timeout: float = 120.0) -> None:
-        self.launch()
-        self.wait_until_ready(timeout)
-
     def launch(self) -> None:
-        """From the main thread: a process ends with the thread that started it."""
         self.format()
         self._began = time.monotonic()
         self._process = ManagedProcess(
             self.command("kafka.Kafka", str(self.config)), log=self.folder / "kafka.out", cwd=self.folder
         )
 
-    def wait_until_ready(self, timeout: float = 120.0) -> None:
-        what = f"Apache Kafka {self.version} at port {self.port}"
-        wait_until(self._ready, timeout=timeout, what=what, interval=0.005)
-        self.start_seconds = time.monotonic() - self._began
-        wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
-
-    def _ready(self) -> bool:
-        if not self.process.running():
-            raise RuntimeError(f"Apache Kafka {self.version} ended: {self.process.log_tail()}")
-        return wire.answers(self.address)
-
     def stop(self) -> None:
         """A clean stop of the broker; its ZooKeeper goes on until `close`."""
         if self._process is not None:
             self._process.stop(60)
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
     def close(self) -> None:
         self.kill()
         if self._own_zookeeper and self.zookeeper is not None:
             self.zookeeper.stop()
-
-    def wipe(self) -> None:
-        for path in self.log_dirs:
-            shutil.rmtree(path, ignore_errors=True)
-
-    def __enter__(self) -> ApacheKafka:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
-from tests.support import wire
+from kavka.metadata.embedded import EmbeddedStore
 from tests.support.apache import write_properties
-from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess
+from tests.support.processes import ManagedProcess
 
 
-class KavkaProcess:
+class KavkaProcess(BrokerProcess):
     """Has the same face as `apache.ApacheKafka`, so that a test can be run on either."""
 
     version = "kavka"
@@ -29,16 +29,8 @@ class KavkaProcess:
         before_exec: Callable[[], None] | None = None,
         start: bool = True,
     ) -> None:
-        self.folder = folder
-        self.log_dirs = log_dirs or (folder / "logs",)
-        self.port = free_port()
-        self.start_seconds = 0.0
-        self._began = 0.0
+        super().__init__(folder, log_dirs)
         self._before_exec = before_exec
-        self._process: ManagedProcess | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in self.log_dirs:
-            path.mkdir(parents=True, exist_ok=True)
         settings: dict[str, object] = {
             "broker.id": broker_id,
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
@@ -48,30 +40,7 @@ class KavkaProcess:
         if start:
             self.start()
 
-    @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def process(self) -> ManagedProcess:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def start(self, timeout: float = 60.0) -> None:
-        self.launch()
-        self.wait_until_ready(timeout)
-
     def launch(self) -> None:
-        """From the main thread: a process ends with the thread that started it."""
         self._began = time.monotonic()
         self._process = ManagedProcess(
             [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)],
@@ -80,34 +49,18 @@ class KavkaProcess:
             before_exec=self._before_exec,
         )
 
-    def wait_until_ready(self, timeout: float = 60.0) -> None:
-        wait_until(self._ready, timeout=timeout, what=f"Kavka at port {self.port}", interval=0.005)
-        self.start_seconds = time.monotonic() - self._began
-        wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
-
-    def _ready(self) -> bool:
-        if not self.process.running():
-            raise RuntimeError(f"Kavka ended with {self.process.returncode}: {self.process.log_tail()}")
-        return wire.answers(self.address)
-
     def stop(self) -> int:
         return self.process.stop(30)
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
 
-    def close(self) -> None:
-        self.kill()
+def plant_nodes(log_dir: Path, nodes: Mapping[str, bytes]) -> None:
+    """Nodes of a ZooKeeper, for a broker alone that is not started yet and keeps its metadata in this folder."""
 
-    def wipe(self) -> None:
-        for path in self.log_dirs:
-            shutil.rmtree(path, ignore_errors=True)
+    async def plant() -> None:
+        store = EmbeddedStore.open(log_dir / "metadata.db")
+        for path, data in nodes.items():
+            await store.ensure(path.rpartition("/")[0])
+            await store.create(path, data)
+        await store.close()
 
-    def __enter__(self) -> KavkaProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    asyncio.run(plant())

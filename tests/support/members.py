@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tests.support.java_client import tool_command
 from tests.support.processes import ManagedProcess, wait_until
 
@@ -169,3 +171,13 @@ def wait_for_records(members: list[Member], expected: dict[int, int], timeout: f
         return all(found.get(p, set()) >= set(range(end)) for p, end in expected.items())
 
     wait_until(seen, timeout=timeout, what=f"records up to {expected}", interval=0.05)
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
+    """Of each partition; -1001 where nothing is committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        asked = [TopicPartition(topic, index) for index in range(partitions)]
+        return [found.offset for found in consumer.committed(asked, timeout=30)]
+    finally:
+        consumer.close()

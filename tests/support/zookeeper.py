@@ -6,17 +6,16 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from kavka.cli import zookeeper_jars
 from tests.support import jars
-from tests.support.processes import ManagedProcess, free_port, wait_until
+from tests.support.processes import ManagedProcess, Server, free_port, wait_until
 
 TICK_MS = 500
 """Sessions may be as short as two of these, and expire at a multiple of one."""
 
 
-class ZooKeeper:
+class ZooKeeper(Server):
     def __init__(
         self,
         folder: Path,
@@ -25,9 +24,8 @@ class ZooKeeper:
         port: int | None = None,
         start: bool = True,
     ) -> None:
+        super().__init__(port or free_port())
         self.folder = folder
-        self.port = port or free_port()
-        self._process: ManagedProcess | None = None
         (folder / "data").mkdir(parents=True, exist_ok=True)
         settings: dict[str, object] = {
             "dataDir": folder / "data",
@@ -47,18 +45,8 @@ class ZooKeeper:
             self.start()
 
     @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
-
-    @property
     def connect(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def process(self) -> ManagedProcess:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process
 
     def start(self) -> None:
         """From the main thread: the server dies with the thread that started it."""
@@ -90,10 +78,6 @@ class ZooKeeper:
             self.resume()
             self._process.stop(30)
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
     def pause(self) -> None:
         self.process.signal(signal.SIGSTOP)
 
@@ -103,11 +87,3 @@ class ZooKeeper:
     def restart(self) -> None:
         self.stop()
         self.start()
-
-    def __enter__(self) -> ZooKeeper:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()

@@ -11,13 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-from kavka.api import registry
-from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.settings import Settings
 from kavka.broker.workers import Workers
 from kavka.common.clock import SystemClock
-from kavka.common.errors import KafkaError
 from kavka.common.metrics import Registry
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kavka.protocol.messages.leader_and_isr import (
@@ -42,6 +39,7 @@ from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_append import AppendOrigin
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
+from tests.support.handlers import ask_handler
 from tests.support.logs import build
 
 NEWEST_FETCH = 12  # the last one with topics by name
@@ -120,15 +118,7 @@ class RecordsWorld:
 
     def ask(self, request: Any, version: int) -> Any:
         """The answer, or a future of it, as the handler gives it; a produce is written as at the end of a turn."""
-        api = registry.load()[request.API_KEY]
-        pieces: list[Any] = []
-        request.encode(pieces, version)
-        asked, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
-        ctx = RequestContext(self.broker, version, 1, "test", "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS")
-        try:
-            result = api.handle(ctx, asked)
-        except KafkaError as error:
-            result = api.on_error(asked, version, error)
+        result = ask_handler(self.broker, request, version)
         self.replicas.write_staged()
         return result
 

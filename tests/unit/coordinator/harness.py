@@ -39,7 +39,10 @@ class Harness:
         self.hold = False
         self.held: list[Outcome] = []
         self.timers = FakeTimers(self.clock, self.submit)
-        self.shard = GroupShard(self.clock, self.timers, self.config)
+        self.shard = self.new_shard()
+
+    def new_shard(self) -> GroupShard:
+        return GroupShard(self.clock, self.timers, self.config)
 
     def submit(self, outcome: Outcome) -> Any:
         if outcome.records and self.failure is not None:
@@ -67,7 +70,7 @@ class Harness:
     def restart(self) -> None:
         """The coordinator is gone with all it knew; another one reads the records."""
         self.timers.timers.clear()
-        self.shard = GroupShard(self.clock, self.timers, self.config)
+        self.shard = self.new_shard()
         for key, value in self.log:
             decoded = records.decode(key, value)
             if decoded is not None:

@@ -14,13 +14,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kavka.api import registry
-from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.settings import Settings
 from kavka.broker.workers import Workers
 from kavka.client.errors import Disconnected
 from kavka.common.clock import SystemClock
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.errors import ErrorCode
 from kavka.common.metrics import Registry
 from kavka.common.types import TopicPartition
 from kavka.protocol.api_keys import APIS
@@ -48,6 +47,7 @@ from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
+from tests.support.handlers import ask_handler
 from tests.support.logs import build
 
 QUICK = ReplicationSettings(fetch_backoff_s=0.02, fetch_wait_max_ms=200)
@@ -292,15 +292,7 @@ class Node:
 
     def ask(self, request: Any, version: int) -> Any:
         """The answer, or a future of it, of this broker's handler; what is staged is written as at a turn's end."""
-        api = registry.load()[request.API_KEY]
-        pieces: list[Any] = []
-        request.encode(pieces, version)
-        asked, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
-        ctx = RequestContext(self.broker, version, 1, "test", "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS")
-        try:
-            result = api.handle(ctx, asked)
-        except KafkaError as error:
-            result = api.on_error(asked, version, error)
+        result = ask_handler(self.broker, request, version)
         self.replicas.write_staged()
         return result
 

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group import records
 from kavka.coordinator.group.consumer.config import ConsumerConfig
 from kavka.coordinator.group.consumer.topics import Topic
 from kavka.coordinator.group.shard import GroupShard
@@ -60,19 +59,10 @@ class ConsumerHarness(Harness):
         self.topics = FakeTopics(**(topics or {}))
         settings = {"assignment_interval_ms": lambda: interval_ms, **config}
         super().__init__(consumer=ConsumerConfig(**settings), min_session_timeout_ms=1)
-        self.shard = GroupShard(self.clock, self.timers, self.config, self.topics)
         self.names = 0
 
-    def restart(self) -> None:
-        self.timers.timers.clear()
-        self.shard = GroupShard(self.clock, self.timers, self.config, self.topics)
-        for key, value in self.log:
-            decoded = records.decode(key, value)
-            if decoded is not None:
-                self.shard.replay(decoded)
-        self.shard.journal.forget()
-        for outcome in self.shard.on_loaded():
-            self.submit(outcome)
+    def new_shard(self) -> GroupShard:
+        return GroupShard(self.clock, self.timers, self.config, self.topics)
 
     def beat(
         self,

@@ -1,0 +1,56 @@
+"""What broker processes have in common, Kavka's and Apache's."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from tests.support import wire
+from tests.support.processes import Server, free_port, wait_until
+
+
+class BrokerProcess(Server):
+    """`launch` starts the process; `start_seconds` is how long it then took to answer."""
+
+    version: str
+    timeout = 60.0
+
+    def __init__(self, folder: Path, log_dirs: tuple[Path, ...]) -> None:
+        super().__init__(free_port())
+        self.folder = folder
+        self.log_dirs = log_dirs or (folder / "logs",)
+        self.start_seconds = 0.0
+        self._began = 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self.log_dirs:
+            path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def launch(self) -> None:
+        """From the main thread: a process ends with the thread that started it."""
+        raise NotImplementedError
+
+    def start(self, timeout: float | None = None) -> None:
+        self.launch()
+        self.wait_until_ready(timeout)
+
+    def wait_until_ready(self, timeout: float | None = None) -> None:
+        what = f"the broker ({self.version}) at port {self.port}"
+        wait_until(self._ready, timeout=timeout or self.timeout, what=what, interval=0.005)
+        self.start_seconds = time.monotonic() - self._began
+        wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
+
+    def _ready(self) -> bool:
+        if not self.process.running():
+            raise RuntimeError(
+                f"the broker ({self.version}) ended with {self.process.returncode}: {self.process.log_tail()}"
+            )
+        return wire.answers(self.address)
+
+    def wipe(self) -> None:
+        for path in self.log_dirs:
+            shutil.rmtree(path, ignore_errors=True)
