@@ -35,8 +35,8 @@ COMMON = (
            group="Common", width="MEDIUM", display_name="Connector name"),
     Option("connector.class", doc="Kafka's name of the connector's class, a short one, or `module.Class` of your own.",
            importance=HIGH, group="Common", width="LONG", display_name="Connector class"),
-    Option("tasks.max", INT, 1, "Kafka's limit on tasks. Here a connector is one task; Spark divides its work.", HIGH,
-           AtLeast(1), "Common", "SHORT", "Tasks max"),
+    Option("tasks.max", INT, 1, "Kafka's limit on tasks. Here a connector is one task; files and Datagen are read by "
+           "so many of Spark's.", HIGH, AtLeast(1), "Common", "SHORT", "Tasks max"),
     Option("tasks.max.enforce", BOOLEAN, True, "Has no effect: there is never more than one task.", LOW, None, "Common",
            "SHORT", "Enforce tasks max"),
     Option("key.converter", CLASS, None, "How keys are bytes; the worker's converter unless this is given.", LOW, None,
