@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,7 +94,10 @@ def test_a_distributed_worker_keeps_configurations_states_and_offsets_in_topics_
         assert [(one["partition"], one["offset"]["position"]) for one in offsets] == [
             ({"filename": str(lines)}, lines.stat().st_size)
         ]
-        assert worker.process.stop(120) == 0, worker.process.log_tail()
+        # A worker whose Spark has ended by itself ends, too, for others to take over what it ran.
+        os.kill(spark_of(worker.process.pid), signal.SIGKILL)
+        assert worker.process.wait(PATIENCE) == 1, worker.process.log_tail()
+        assert "Spark's process has ended" in worker.log()
     finally:
         worker.process.kill()
 
@@ -111,3 +116,14 @@ def test_a_distributed_worker_keeps_configurations_states_and_offsets_in_topics_
     finally:
         for table in tables:
             table.close()
+
+
+def spark_of(pid: int) -> int:
+    """The process of Java that the worker has started."""
+    children = [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    (found,) = (child for child in children if b"java" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return found

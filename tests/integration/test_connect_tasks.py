@@ -15,6 +15,7 @@ from kavka import Admin, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.connect.connectors.files import FileStreamSource
+from kavka.pipeline.connect.schemas import MAX_DEPTH
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
 from kavka.pipeline.connect.worker import activate
@@ -321,3 +322,41 @@ def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
     one, two, three = kept.rows
     assert (one.value.id, one.value.tags, one.value.more) == (1.0, ["a"], None)
     assert (two.value.id, two.value.more.x, three.value) == (2.5, True, None)
+
+
+def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
+    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+) -> None:
+    """Some hundreds of levels ended Spark's process, and with it all connectors of the worker."""
+    admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-schemas", 1)])
+    most = MAX_DEPTH - 1
+    plain = [
+        b'{"id": 1}',
+        b'{"a":' * 900 + b"1" + b"}" * 900,
+        b"[" * 5000 + b"]" * 5000,
+        b'{"deep": ' + b"[" * most + b"1" + b"]" * most + b"}",
+        b'{"text": "' + b"[" * 500 + b'", "all": [' + b'{"<": {"b": [1]}},' * 200 + b"{}]}",
+    ]
+    array, number = b'{"type": "array", "items": ', b'{"type": "int32", "optional": true}'
+    envelope = b'{"schema": %s, "payload": %s}'
+    with_schemas = [
+        envelope % (number, b"1"),
+        envelope % (array * 300 + number + b"}" * 300, b"[" * 300 + b"]" * 300),
+        envelope % (b'{"type": []}', b"1"),
+        envelope % (number, b"2"),
+    ]
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for value in plain:
+            producer.send(topic, value=value)
+        for value in with_schemas:
+            producer.send(f"{topic}-schemas", value=value)
+    common = {"value_converter": "JsonConverter", "errors_tolerance": "all"}
+    outcome = run(kept, "plain", topics=topic, value_converter_schemas_enable="false", **common)
+    assert outcome.kind == "done", outcome.trace
+    assert [row.offset for row in kept.rows] == [0, 3, 4]
+    assert kept.rows[0].value.id == 1
+    assert len(kept.rows[2].value.all) == 201
+    kept.rows.clear()
+    outcome = run(kept, "schemas", topics=f"{topic}-schemas", **common)
+    assert outcome.kind == "done", outcome.trace
+    assert [row.value for row in kept.rows] == [1, 2]

@@ -107,7 +107,7 @@ def spark_settings(folder: Path) -> dict[str, object]:
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.local.dir": folder / "local",
         "spark.sql.warehouse.dir": folder / "warehouse",
         "spark.sql.shuffle.partitions": "2",

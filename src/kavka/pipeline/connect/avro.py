@@ -29,13 +29,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kavka.pipeline.connect import decimals, schemas
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.records import SchemaName
-
-MAX_DEPTH = 64
-"""Of types inside of each other: with a few hundred Spark runs over the end of its stack."""
-MAX_COLUMNS = 10_000
-_MAX_DIGITS = 38
 
 Fit = Callable[[Any], Any]
 
@@ -68,8 +64,8 @@ def parsed(schema: str) -> Any:
 
 def _bounded(schema: Any, depth: int) -> None:
     """Before anything that recurses sees it."""
-    if depth > MAX_DEPTH:
-        raise ConnectError(f"an Avro schema with more than {MAX_DEPTH} types inside of each other")
+    if depth > schemas.MAX_DEPTH:
+        raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} types inside of each other")
     if isinstance(schema, list):
         for one in schema:
             if isinstance(one, list):
@@ -134,8 +130,8 @@ class _Types:
                 raise ConnectError(f"the Avro type {schema} has no column")
             return known, False
         made = self._made(schema, schema["type"])
-        if made.columns > MAX_COLUMNS:
-            raise ConnectError(f"an Avro schema of more than {MAX_COLUMNS} columns")
+        if made.columns > schemas.MAX_COLUMNS:
+            raise ConnectError(f"an Avro schema of more than {schemas.MAX_COLUMNS} columns")
         if schema["type"] in ("record", "error", "enum", "fixed"):
             self._named[schema["name"]] = made
         return made, False
@@ -197,17 +193,15 @@ def _int(value: int) -> int:
 
 def _decimal(schema: dict[str, Any]) -> _Type:
     scale = schema.get("scale", 0)
-    precision = min(schema["precision"], _MAX_DIGITS)
+    precision = min(schema["precision"], decimals.MAX_DIGITS)
     if not 0 <= scale <= precision:
         raise ConnectError(f"a decimal of {precision} digits, {scale} of them after the point, has no column")
-    most = 10**precision
 
     def fit(data: bytes) -> Decimal:
-        value = int.from_bytes(data, "big", signed=True)
-        if not -most < value < most:
+        value = decimals.decoded(data, precision, scale)
+        if value is None:
             raise Misfit(f"a decimal of more than {precision} digits")
-        digits = tuple(map(int, str(abs(value))))
-        return Decimal((1 if value < 0 else 0, digits, -scale))
+        return value
 
     return _Type(DecimalType(precision, scale), fit)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -32,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from kavka.common.config import ConfigType, Importance, OneOf
-from kavka.pipeline.connect import schemas
+from kavka.pipeline.connect import decimals, schemas
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
@@ -96,14 +95,25 @@ class JsonConverter(Converter):
 
     def _decode_plain(self, text: Column, batch: DataFrame | None) -> Decoded:
         kind = self._given()
-        valid = F.try_parse_json(text).isNotNull()
+        whole = F.try_parse_json(text)
+        wrong, cause = whole.isNull(), _shown(text)
         if kind is None:
             assert batch is not None
-            found = batch.agg(F.schema_of_variant_agg(F.try_parse_json(text))).first()
-            kind = schemas.schema_of_variants(str(found[0])) if found is not None and found[0] else StringType()
+            # In two steps, so that Spark parses a text once.
+            looked = batch.select(text.alias("t"), whole.alias("v"))
+            looked = looked.select("v", (~schemas.is_shallow(F.col("t"), F.col("v"))).alias("deep"))
+            common = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
+            found = looked.agg(common.alias("common"), F.max("deep").alias("deep")).first()
+            assert found is not None
+            kind = schemas.schema_of_variants(found["common"]) if found["common"] else StringType()
+            schemas.check_width(kind)
+            if found["deep"]:
+                deep = ~schemas.is_shallow(text, whole)
+                wrong |= deep
+                cause = F.when(deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
         read, corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
-        wrong = text.isNotNull() & (~valid | corrupt)
-        return Decoded(read, F.when(wrong, F.lit(_NO_JSON)), F.when(wrong, _shown(text)), schemaless=True)
+        wrong = text.isNotNull() & (wrong | corrupt)
+        return Decoded(read, F.when(wrong, F.lit(_NO_JSON)), F.when(wrong, cause), schemaless=True)
 
     def _decode_with_schemas(self, text: Column, batch: DataFrame | None) -> Decoded:
         keys = F.json_object_keys(text)
@@ -169,7 +179,7 @@ class JsonConverter(Converter):
                 text = F.try_variant_get(column, "$", "string")
                 number = F.try_variant_get(column, "$", kind.simpleString())
                 is_text = F.schema_of_variant(column) == "STRING"
-                return F.when(is_text, F.udf(_decimal_reader(kind.scale), kind, useArrow=False)(text)).otherwise(number)
+                return F.when(is_text, F.udf(_decimal_reader(kind), kind, useArrow=False)(text)).otherwise(number)
         return column
 
     # --- writing
@@ -237,7 +247,8 @@ def _looked_at(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[Dat
     for text in sorted(row[0] for row in rows if row[0] is not None):
         try:
             found = schemas.to_spark(json.loads(text))
-        except (ConnectError, ValueError) as error:
+            schemas.check_width(found)
+        except (ConnectError, ValueError, RecursionError) as error:
             bad[text] = str(error)
             continue
         kind = schemas.merged(kind, found)
@@ -248,7 +259,7 @@ def _shown(text: Column) -> Column:
     return F.substring(text, 1, 1000)
 
 
-def _decimal_reader(scale: int) -> Any:
+def _decimal_reader(kind: DecimalType) -> Any:
     def read(text: Any) -> Any:
         if text is None:
             return None
@@ -256,7 +267,7 @@ def _decimal_reader(scale: int) -> Any:
             data = base64.b64decode(text, validate=True)
         except ValueError:
             return None
-        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale)
+        return decimals.decoded(data, kind.precision, kind.scale)
 
     return read
 
@@ -265,9 +276,7 @@ def _decimal_writer(scale: int) -> Any:
     def write(value: Any) -> Any:
         if value is None:
             return None
-        number = int(value.scaleb(scale))
-        size = (number.bit_length() if number >= 0 else (-number - 1).bit_length()) // 8 + 1
-        return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+        return base64.b64encode(decimals.encoded(value, scale)).decode()
 
     return write
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,6 +37,11 @@ from pyspark.sql.types import (
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.records import SchemaName
 
+MAX_DEPTH = 64
+"""Of types, and of JSON, inside of each other: with some hundreds Spark runs over the end of its stack, and ends."""
+MAX_COLUMNS = 10_000
+"""In all, those of structs and what is in them included."""
+
 LOGICAL = "org.apache.kafka.connect.data."
 # Spark has no wider decimals. Connect's schema tells the scale alone.
 _PRECISION = 38
@@ -54,8 +61,10 @@ _FROM_SPARK = {kind.typeName(): name for name, kind in _TO_SPARK.items()}
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
-def to_spark(schema: Any) -> DataType:
+def to_spark(schema: Any, depth: int = 0) -> DataType:
     """ConnectError where the JSON is no schema."""
+    if depth > MAX_DEPTH:
+        raise ConnectError(f"a schema with more than {MAX_DEPTH} types inside of each other")
     if not isinstance(schema, dict) or "type" not in schema:
         raise ConnectError("Schema must contain 'type' field")
     kind, name = schema["type"], str(schema.get("name") or "")
@@ -67,32 +76,72 @@ def to_spark(schema: Any) -> DataType:
         try:
             parameters = schema["parameters"]
             # What Confluent's connectors add.
-            precision = int(parameters.get("connect.decimal.precision", _PRECISION))
-            return DecimalType(precision, int(parameters["scale"]))
-        except (KeyError, TypeError, ValueError):
+            precision, scale = int(parameters.get("connect.decimal.precision", _PRECISION)), int(parameters["scale"])
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise ConnectError("Invalid Decimal schema: scale parameter not found.") from None
+        if not 0 <= scale <= precision <= _PRECISION:
+            raise ConnectError(f"a decimal of {precision} digits, {scale} of them after the point, has no column")
+        return DecimalType(precision, scale)
+    if not isinstance(kind, str):
+        raise ConnectError(f"Unknown schema type: {kind}")
     if kind in _TO_SPARK:
         return _TO_SPARK[kind]
     if kind == "array":
         if "items" not in schema:
             raise ConnectError("Array schema did not specify the element type")
-        return ArrayType(to_spark(schema["items"]))
+        return ArrayType(to_spark(schema["items"], depth + 1))
     if kind == "map":
         if "keys" not in schema or "values" not in schema:
             raise ConnectError("Map schema did not specify the key and value types")
-        return MapType(to_spark(schema["keys"]), to_spark(schema["values"]))
+        return MapType(to_spark(schema["keys"], depth + 1), to_spark(schema["values"], depth + 1))
     if kind == "struct":
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise ConnectError("Struct schema's \"fields\" argument is not an array.")
-        return StructType([_field(one) for one in fields])
+        return StructType([_field(one, depth + 1) for one in fields])
     raise ConnectError(f"Unknown schema type: {kind}")
 
 
-def _field(one: Any) -> StructField:
+def check_width(kind: DataType) -> None:
+    if _columns(kind) > MAX_COLUMNS:
+        raise ConnectError(f"records with more than {MAX_COLUMNS} fields in all")
+
+
+def _columns(kind: DataType) -> int:
+    match kind:
+        case StructType():
+            return 1 + sum(_columns(one.dataType) for one in kind.fields)
+        case ArrayType():
+            return 1 + _columns(kind.elementType)
+        case MapType():
+            return 1 + _columns(kind.valueType)
+    return 1
+
+
+def is_shallow(text: Column, parsed: Column) -> Column:
+    """Whether JSON has no more than MAX_DEPTH lists and objects inside of each other. Most texts do not have as many
+    brackets at all, nor does the description of most others have as many types."""
+    opening = 2 * F.octet_length(text)
+    for one in ("[", "{"):
+        opening -= F.octet_length(F.replace(text, F.lit(one)))
+    described = F.schema_of_variant(parsed)
+    types = F.size(F.split(described, "<")) - 1
+    brackets = F.regexp_replace(F.regexp_replace(described, "`[^`]*`", ""), "[^<>]+", "")
+
+    def step(seen: Column, one: Column) -> Column:
+        now = seen["now"] + F.when(one == "<", 1).when(one == ">", -1).otherwise(0)
+        return F.struct(now.alias("now"), F.greatest(seen["most"], now).alias("most"))
+
+    start = F.struct(F.lit(0).alias("now"), F.lit(0).alias("most"))
+    depth = F.aggregate(F.split(brackets, ""), start, step, lambda seen: seen["most"])
+    shallow = F.when(opening <= MAX_DEPTH, F.lit(True)).when(types <= MAX_DEPTH, F.lit(True))
+    return F.coalesce(shallow.otherwise(depth <= MAX_DEPTH), F.lit(True))
+
+
+def _field(one: Any, depth: int) -> StructField:
     if not isinstance(one, dict) or not isinstance(one.get("field"), str):
         raise ConnectError("Struct schema's field name not specified properly")
-    return StructField(one["field"], to_spark(one), bool(one.get("optional", False)))
+    return StructField(one["field"], to_spark(one, depth), bool(one.get("optional", False)))
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:

@@ -201,6 +201,11 @@ def checkpoint_of(folder: str, name: str) -> str:
 
 def told(error: BaseException) -> str:
     """For the status of a task: what it was in the first line, and where."""
+    try:
+        str(error)
+    except Exception as why:
+        # Errors of Spark's ask its process for their text.
+        return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({why})"
     if isinstance(error, (ConnectError, Stopped)):
         cause = f"\nCaused by: {one_line(error.__cause__)}" if error.__cause__ is not None else ""
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}{cause}"

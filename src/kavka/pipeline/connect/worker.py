@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WATCH = 0.5
+_STACK = "4m"
 _SPARK = {
     "spark.sql.shuffle.partitions": "4",
     "spark.scheduler.mode": "FAIR",
@@ -62,11 +63,24 @@ class Sessions:
         master = given.pop("spark.master", None)
         return build_session("kavka-connect", {**_SPARK, **given}, master, log_level="ERROR", error=ConnectError)
 
+    def gone(self) -> bool:
+        """Whether Spark's process has ended by itself: it was killed, or ran out of memory or stack."""
+        from pyspark import SparkContext
+
+        process = getattr(SparkContext._gateway, "proc", None) if self._base is not None else None
+        if process is None or process.poll() is None:
+            return False
+        log.error("Spark's process has ended with %s. No connector can run here: the worker ends", process.returncode)
+        return True
+
     def close(self) -> None:
         with self._lock:
-            if self._base is not None:
-                self._base.stop()
-                self._base = None
+            base, self._base = self._base, None
+        if base is not None:
+            try:
+                base.stop()
+            except Exception as error:
+                log.debug("Stopping Spark: %s", error)
 
 
 def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:
@@ -119,6 +133,9 @@ def run_standalone(
 
     def watch() -> bool:
         nonlocal failed
+        if sessions.gone():
+            failed = True
+            return True
         outcomes = herder.all_done() if until_done else None
         if outcomes is None:
             return False
@@ -138,7 +155,7 @@ def run_standalone(
 
 
 def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
-    """Until it is stopped."""
+    """Until it is stopped: 0, or, when its Spark has ended, 1."""
     from kavka.pipeline.connect.distributed import DistributedHerder
     from kavka.pipeline.connect.topic_table import TopicTable
 
@@ -164,14 +181,15 @@ def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] 
         herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
         herder.start()
         try:
-            server.run(herder, lambda: False, ready)
+            server.run(herder, sessions.gone, ready)
+            failed = sessions.gone()
         finally:
             herder.close()
             sessions.close()
     finally:
         for one in tables:
             one.close()
-    return 0
+    return 1 if failed else 0
 
 
 class Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 fastavro = pytest.importorskip("fastavro")
 
-from kavka.pipeline.connect import avro  # noqa: E402
+from kavka.pipeline.connect import avro, decimals, schemas  # noqa: E402
 from kavka.pipeline.connect.errors import ConnectError  # noqa: E402
 from kavka.pipeline.connect.records import SchemaName  # noqa: E402
 
@@ -38,14 +38,14 @@ def nested(depth: int) -> str:
     return '{"type":"array","items":' * depth + '"long"' + "}" * depth
 
 
-@pytest.mark.parametrize("depth", [avro.MAX_DEPTH + 1, 500, 20_000])
+@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH + 1, 500, 20_000])
 def test_a_schema_that_is_too_deep_is_refused(depth: int) -> None:
     with pytest.raises(ConnectError, match=r"inside of each other|no Avro schema"):
         avro.to_spark(nested(depth))
 
 
 def test_a_schema_of_the_depth_that_is_taken_is_read() -> None:
-    depth = avro.MAX_DEPTH
+    depth = schemas.MAX_DEPTH
     value, error = avro.reader(nested(depth), confluent=False)(b"\x02" * depth + number(7) + b"\0" * depth)
     assert error is None
     for _ in range(depth):
@@ -143,3 +143,14 @@ def test_decimals_of_38_digits_are_written_as_they_are() -> None:
     with io.BytesIO(data) as source:
         assert fastavro.schemaless_reader(source, json.loads(schema), None) == value
     assert avro.reader(schema, confluent=False)(data) == (value, None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "127", "128", "-128", "-129", "9" * 38, "-" + "9" * 38])
+def test_decimals_are_the_bytes_that_java_writes(text: str) -> None:
+    """The shortest two's complement, as BigInteger's toByteArray."""
+    number = Decimal(text)
+    data = decimals.encoded(number.scaleb(-2, Context(prec=50)), 2)
+    assert int.from_bytes(data, "big", signed=True) == number
+    assert len(data) == 1 or int.from_bytes(data[:-1], "big", signed=True) != number
+    assert decimals.decoded(data, 38, 2) == number.scaleb(-2, Context(prec=50))
+    assert decimals.decoded(data, 1, 0) == (number if abs(number) < 10 else None)

@@ -1,0 +1,24 @@
+"""Decimals as bytes: the number without its point, in two's complement, the highest byte first. Whole, as they are:
+the ways of Python's `decimal` round to 28 digits, and columns have up to 38."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+
+MAX_DIGITS = 38
+
+_EXACT = Context(prec=4 * MAX_DIGITS)
+
+
+def decoded(data: bytes, precision: int, scale: int) -> Decimal | None:
+    """None: it has more digits than that."""
+    number = int.from_bytes(data, "big", signed=True)
+    if not -(10**precision) < number < 10**precision:
+        return None
+    return Decimal(number).scaleb(-scale, _EXACT)
+
+
+def encoded(value: Decimal, scale: int) -> bytes:
+    number = int(value.scaleb(scale, _EXACT))
+    size = (number.bit_length() if number >= 0 else (-number - 1).bit_length()) // 8 + 1
+    return number.to_bytes(size, "big", signed=True)
