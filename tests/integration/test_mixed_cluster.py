@@ -95,6 +95,9 @@ class World:
 def test_a_broker_of_apaches_works_in_our_cluster_in_every_role(java_parts: None, tmp_path: Path) -> None:
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper, MixedCluster(tmp_path, zookeeper, start=False) as cluster:
         cluster.start(0, 1)
+        with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            # Apache's broker knows none of these, and would not start if it were told of them.
+            admin.update_features({"transaction.version": 1}, allow_downgrade=True)
         cluster.start(APACHES)
         tree = KazooClient(zookeeper.connect)
         tree.start(30)

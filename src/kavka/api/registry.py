@@ -64,6 +64,7 @@ HANDLER_MODULES = (
     "list_partition_reassignments",
     "offset_delete",
     "alter_partition",
+    "update_features",
     "describe_cluster",
     "describe_producers",
     "describe_transactions",

@@ -227,6 +227,7 @@ class Broker:
             imbalance_percent=lambda: float(settings.leader_imbalance_per_broker_percentage),
             clock=self.clock,
         )
+        self.features.on_change.append(self.controller.check_waiting)
         self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._answer_locally, self.peers)
         self.topic_creation = TopicCreation(self.link, self.metadata_cache)
         self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)

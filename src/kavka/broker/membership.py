@@ -141,18 +141,34 @@ class Membership:
                 return
 
     async def _read_features(self) -> None:
-        """Their epoch is the number of the last change of the list of brokers, which all of them see alike."""
+        """Their epoch is the number of the last change, of the list of brokers or of what is set for all: every broker
+        sees it alike."""
         brokers: list[BrokerRegistration] = []
         names = await self._store.children(paths.BROKER_IDS, self._changed)
         stat = await self._store.exists(paths.BROKER_IDS)
         epoch = self.epoch if stat is None else stat.pzxid
+        limits, set_at = await self._feature_limits()
         for name in names:
             try:
                 data, _ = await self._store.get(paths.broker(int(name)))
                 brokers.append(BrokerRegistration.decode(int(name), data))
             except (NoNode, MalformedNode, ValueError) as error:
                 log.warning("Broker %s is left out of the features: %s", name, error)
-        self._features.set_brokers(brokers, epoch)
+        self._features.set_brokers(brokers, max(epoch, set_at), limits)
+
+    async def _feature_limits(self) -> tuple[dict[str, int], int]:
+        """What is set in /feature, and the number of the change that did it. It is missing before the first controller
+        has made it."""
+        if await self._store.exists(paths.FEATURE, self._changed) is None:
+            return {}, -1
+        try:
+            data, stat = await self._store.get(paths.FEATURE)
+            return paths.decode_feature_levels(data), stat.mzxid
+        except NoNode:
+            return {}, -1
+        except MalformedNode as error:
+            log.error("No levels of features are set: %s", error)
+            return {}, -1
 
     async def close(self) -> None:
         tasks = [task for task in (self._signing_in, self._following) if task is not None]

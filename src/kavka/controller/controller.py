@@ -22,6 +22,7 @@ from kavka.controller.channel import BrokerChannel
 from kavka.controller.context import ControllerContext
 from kavka.controller.elections import Elected
 from kavka.controller.events import Event, EventQueue
+from kavka.controller.features import FeatureUpdate, Updated
 from kavka.controller.term import ControllerSettings, Term
 from kavka.controller.tree import ControllerMoved
 from kavka.metadata import paths
@@ -181,6 +182,14 @@ class Controller:
             return term.reassignments.under_way(partitions)
 
         return await self._call("ListPartitionReassignments", work)
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool, all_or_none: bool
+    ) -> Updated:
+        return await self._call(
+            "UpdateFeatures",
+            lambda term: term.features.update(updates, validate_only=validate_only, all_or_none=all_or_none),
+        )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """A block of producer ids that nobody else gets."""

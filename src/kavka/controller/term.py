@@ -23,6 +23,7 @@ from kavka.controller.context import ControllerContext, Replica
 from kavka.controller.deletion import TopicDeletions
 from kavka.controller.elections import FIRST_CHECK_S, LeaderElections
 from kavka.controller.events import Event
+from kavka.controller.features import FeatureUpdates
 from kavka.controller.isr import IsrChanges
 from kavka.controller.machines import StateMachines
 from kavka.controller.partition_states import PartitionState
@@ -77,6 +78,7 @@ class Term:
         self.elections = LeaderElections(self)
         self.reassignments = Reassignments(self)
         self.shutdowns = ControlledShutdowns(self)
+        self.features = FeatureUpdates(self)
         self._channel_to = channel_to
         self._on_told = on_told
         self._senders: dict[int, BrokerSender] = {}

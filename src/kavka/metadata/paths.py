@@ -37,6 +37,7 @@ LOG_DIR_EVENT_PREFIX = "log_dir_event_"
 CLUSTER_ID = "/cluster/id"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+FEATURE_LEVELS = "kavka.levels"
 CONSUMERS = "/consumers"
 
 # The kinds of things that have a node under /config, and the name of "all that have none of their own".
@@ -444,6 +445,24 @@ def encode_features(finalized: Mapping[str, int], enabled: bool = True) -> bytes
 def decode_features(data: bytes | None) -> tuple[dict[str, int], bool]:
     members = _load(data, FEATURE)
     return dict(members.get("features") or {}), _number(members, "status") == 1
+
+
+def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
+    """What /feature says, with these levels set for our brokers.
+
+    They are beside `features`: a broker of Apache's does not start, and ends, where that names what it does not know.
+    """
+    try:
+        members = dict(_load(data, FEATURE))
+    except MalformedNode:
+        members = dict(_load(encode_features({}), FEATURE))
+    return _dump({**members, FEATURE_LEVELS: dict(levels)})
+
+
+def decode_feature_levels(data: bytes | None) -> dict[str, int]:
+    """What is no level of a feature is left out."""
+    found = _load(data, FEATURE).get(FEATURE_LEVELS)
+    return {name: level for name, level in found.items() if type(level) is int} if isinstance(found, dict) else {}
 
 
 def encode_offset(offset: int) -> bytes:
