@@ -62,7 +62,10 @@ class Policy:
         return False
 
     def is_internal(self, topic: str) -> bool:
-        return topic.startswith(("__", ".")) or topic.endswith(("-internal", ".internal", f"{self._internal}internal"))
+        """Kafka's own and MirrorMaker's own, which no setting can have mirrored. (Before 4.0 those were all that end
+        with `internal`; they are still left out unless `topics.exclude` says otherwise.)"""
+        own = topic.startswith("mm2") and topic.endswith(f"{self._internal}internal")
+        return own or topic.startswith(("__", ".")) or topic.endswith(self.checkpoints_topic(""))
 
     def offset_syncs_topic(self, other: str) -> str:
         return self._internal.join(("mm2-offset-syncs", other, "internal"))

@@ -67,6 +67,24 @@ def test_what_a_flow_mirrors_by_default(topic: str, wanted: bool) -> None:
     assert flow().wants_topic(topic) is wanted
 
 
+@pytest.mark.parametrize(
+    ("topic", "wanted"),
+    [
+        ("mine.internal", True),
+        ("mine-internal", True),
+        ("mm2-offset-syncs.B.internal", False),
+        ("mm2-configs.B.internal", False),
+        ("A.checkpoints.internal", False),
+        ("__consumer_offsets", False),
+    ],
+)
+def test_topics_of_ones_own_that_end_with_internal_are_mirrored_where_the_filter_lets_them(
+    topic: str, wanted: bool
+) -> None:
+    """As MirrorMaker 4.3 does with the same setting."""
+    assert flow(topics_exclude=()).wants_topic(topic) is wanted
+
+
 def test_heartbeats_are_mirrored_though_the_pattern_does_not_name_them() -> None:
     assert flow(topics=("orders",)).wants_topic("heartbeats")
     assert not flow(topics=("orders",), replicate_heartbeats=False).wants_topic("heartbeats")
