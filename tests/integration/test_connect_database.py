@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,20 @@ from typing import Any
 import pytest
 
 from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore
+from kavka.pipeline.connect.tasks import Worker
+from kavka.pipeline.spark import activate
 from tests.support import jars
+from tests.support.connect_worker import PATIENCE
 from tests.support.connectors import batches, context_of, records
 from tests.support.missing import skip_loudly
+from tests.support.our_consumer import fill, make_topic
 from tests.support.postgres import Postgres, PostgresMissing
 from tests.support.processes import wait_until
+from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +264,63 @@ def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
             back.result()
             found = server.query("SELECT count(*) FROM out")
         assert found == [("2",)]
+
+
+def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restarted(
+    sql: Any, target: Target, topic: str, tmp_path: Path
+) -> None:
+    make_topic(target.bootstrap_servers, topic)
+    out = tmp_path / "out"
+    text = "org.apache.kafka.connect.storage.StringConverter"
+    properties = {"bootstrap.servers": target.bootstrap_servers, "key.converter": text, "value.converter": text}
+
+    def session() -> Any:
+        activate(sql)
+        return sql
+
+    worker = Worker("w:1", properties, session, str(tmp_path / "points"), OffsetStore(FileTable(tmp_path / "offsets")))
+    herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    herder.start()
+    with Postgres() as server:
+        rows = {
+            "connector.class": "JdbcSink", "topics": topic, "table.name.format": "out", "auto.create": "true",
+            "pk.mode": "kafka", "insert.mode": "upsert", "max.retries": "2", "retry.backoff.ms": "10",
+            "value.converter": "JsonConverter", "value.converter.schemas.enable": "false",
+            "value.converter.schema": "id INT",
+        }  # fmt: skip
+
+        def count() -> int:
+            there = server.query("SELECT count(*) FROM pg_tables WHERE tablename = 'out'") == [("1",)]
+            return int(server.query("SELECT count(*) FROM out")[0][0]) if there else 0
+
+        def lines() -> int:
+            return out.read_text().count("\n") if out.exists() else 0
+
+        def task(name: str) -> dict[str, Any]:
+            return dict(herder.status(name)["tasks"][0])
+
+        def wait(condition: Callable[[], bool], what: str) -> None:
+            wait_until(condition, timeout=PATIENCE, what=what, interval=0.2)
+
+        try:
+            herder.create("rows", {**rows, **server.connection}, None)
+            herder.create("lines", {"connector.class": "FileStreamSink", "topics": topic, "file": str(out)}, None)
+            fill(target.bootstrap_servers, topic, [b'{"id": %d}' % number for number in range(3)])
+            wait(lambda: (count(), lines()) == (3, 3), "both have the first records")
+            server.stop()
+            fill(target.bootstrap_servers, topic, [b'{"id": %d}' % number for number in range(3, 6)])
+            wait(lambda: task("rows")["state"] == "FAILED", "its task has failed")
+            assert "refused" in task("rows")["trace"] and "(2 retries)" in task("rows")["trace"]
+            assert herder.status("rows")["connector"]["state"] == "RUNNING"
+            wait(lambda: lines() == 6, "the other goes on")
+            assert task("lines")["state"] == "RUNNING"
+            server.start()
+            herder.restart("rows", include_tasks=True, only_failed=True)
+            wait(lambda: count() == 6, "it goes on")
+            assert task("rows")["state"] == "RUNNING"
+            assert server.query("SELECT id FROM out ORDER BY id") == [(str(number),) for number in range(6)]
+        finally:
+            herder.close()
 
 
 def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None:
