@@ -6,9 +6,7 @@ by. A crash leaves both; the next start goes on from there. They belong to one r
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
 import threading
 import time
@@ -18,27 +16,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.client.admin import Admin
-from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import NewTopic
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.spark.session import build_session, running_session
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
+from kavka.pipeline.streams.kept import keep, kept
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
+from kavka.pipeline.streams.own_topics import create_own, partitions_of
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends
 from kavka.pipeline.streams.purging import Purge
 from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
-from kavka.pipeline.streams.settings import Settings, settings_of
+from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.stores import Store
-from kavka.pipeline.streams.topology import SourceNode, Topology, TopologyDescription
+from kavka.pipeline.streams.topology import Topology, TopologyDescription
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
@@ -46,10 +44,6 @@ log = logging.getLogger(__name__)
 _ADMIN_TIMEOUT = 30.0
 _BEFORE_AGAIN = 1.0
 _BATCH_ENDS = 5.0
-# As Kafka Streams makes repartition topics: what is in them is not gone before it is read, however old it is.
-_OWN_TOPIC = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(50 * 1024 * 1024)}
-_READ_ALL = -2
-_READ_NEW = -1
 
 
 class State:
@@ -256,7 +250,7 @@ class KafkaStreams:
                 if not self._reached(wanted):
                     return
                 wanted = ends(admin, own, committed)
-        if not needs_timers(self._topology):
+        if not has_users(self._topology):
             # With timers there is always another batch to come. Otherwise this leaves a query that rests.
             self._query.processAllAvailable()
 
@@ -427,11 +421,11 @@ class KafkaStreams:
             if not node.topics:
                 raise StreamsException(f"Missing source topics: none matches the pattern {node.told()}")
         wanted = source_topics(topology)
-        counts = _partitions(admin, wanted)
+        counts = partitions_of(admin, wanted)
         missing = sorted(wanted - set(counts))
         if missing:
             raise StreamsException(f"Missing source topics: {', '.join(missing)}")
-        before = self._kept()
+        before = kept(self.folder)
         known = dict(counts)
         for name, count in (before or {}).get("patterns", {}).items():
             # As many tasks as there were, whatever the topics have that came since.
@@ -442,43 +436,12 @@ class KafkaStreams:
             for sub in plan.stateless
             if sub.id in native_chains(topology, plan, settings)
         ]
-        self._keep({**plan.fingerprint(topology), "native": alone}, before)
+        keep(self.folder, {**plan.fingerprint(topology), "native": alone}, before)
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
-        _create(admin, own, settings.replication_factor)
+        create_own(admin, own, settings.replication_factor)
         sinks = {s.topic for sub in topology.subtopologies() for s in sub.sinks if isinstance(s.topic, str)}
-        return plan, {**_partitions(admin, sinks - set(topology.internal_topics)), **counts, **own}
-
-    def _kept(self) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "topology.json").read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise StreamsException(f"topology.json in {self.folder} cannot be read: {error}; clean_up()") from None
-        return found
-
-    def _keep(self, now: dict[str, Any], before: dict[str, Any] | None) -> None:
-        if before is not None:
-            if before["digest"] != now["digest"]:
-                raise StreamsException(
-                    f"the state in {self.folder} is of another topology ({_difference(before, now)}): give a new "
-                    "application.id, or forget the state with clean_up()"
-                )
-            if before.get("native", []) != now.get("native", []):
-                raise StreamsException(
-                    f"the offsets in {self.folder} are of a topology in which Spark alone did the steps after topics "
-                    f"{before.get('native', [])}, and now those after {now.get('native', [])}: give a new "
-                    "application.id, or forget them with clean_up()"
-                )
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / "topology.json.tmp"
-        with temporary.open("w") as file:
-            json.dump(now, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.folder / "topology.json")
+        return plan, {**partitions_of(admin, sinks - set(topology.internal_topics)), **counts, **own}
 
 
 def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
@@ -488,100 +451,6 @@ def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit:
         time.sleep(0.01)
     query.stop()
-
-
-def source_frame(
-    spark: SparkSession,
-    settings: Settings,
-    topics: Mapping[str, int],
-    policies: Mapping[str, str],
-    most: int | None,
-    form: str = "kavka",
-) -> DataFrame:
-    """A stream of these topics (with their partitions) from where their policies say, so many records at a time."""
-    options: dict[str, Any] = {
-        "kafka.bootstrap.servers": settings.bootstrap_servers,
-        "subscribe": ",".join(sorted(topics)),
-        "includeHeaders": "true",
-        "groupIdCommit": settings.application_id,
-        "startingOffsets": _starting(topics, policies),
-        **{f"kafka.{name}": value for name, value in settings.clients.items()},
-    }
-    if settings.exactly_once:
-        options["kafka.isolation.level"] = "read_committed"
-    if most is not None:
-        options["maxOffsetsPerTrigger"] = most
-    return spark.readStream.format(form).options(**options).load()
-
-
-def _starting(topics: Mapping[str, int], policies: Mapping[str, str]) -> str:
-    chosen = {policies[topic] for topic in topics}
-    if len(chosen) == 1:
-        return chosen.pop()
-    at = {"earliest": _READ_ALL, "latest": _READ_NEW}
-    return json.dumps(
-        {topic: {str(number): at[policies[topic]] for number in range(count)} for topic, count in topics.items()}
-    )
-
-
-def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
-    """Where reading begins, by topic, when there is no state yet. The application's own topics hold nothing then but
-    what was left when the state was forgotten, and that would count twice."""
-    found = {}
-    for node in topology.nodes.values():
-        if not isinstance(node, SourceNode):
-            continue
-        for topic in node.topics:
-            if topic in topology.internal_topics:
-                found[f"{settings.application_id}-{topic}"] = "latest"
-            else:
-                found[topic] = node.reset_policy or settings.reset
-    return found
-
-
-def needs_timers(topology: Topology) -> bool:
-    return has_users(topology)
-
-
-def _partitions(admin: Admin, topics: set[str]) -> dict[str, int]:
-    """Of those topics that are there."""
-    if not topics:
-        return {}
-    try:
-        described = admin.describe_topics(sorted(topics), timeout=_ADMIN_TIMEOUT)
-    except AdminError as error:
-        if any(why.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for why in error.errors.values()):
-            raise
-        described = error.results
-    return {one.name: len(one.partitions) for one in described.values()}
-
-
-def _create(admin: Admin, topics: Mapping[str, int], replication: int) -> None:
-    there = _partitions(admin, set(topics))
-    for topic, count in topics.items():
-        if topic not in there:
-            factor = None if replication < 0 else replication
-            try:
-                admin.create_topics([NewTopic(topic, count, factor, configs=_OWN_TOPIC)], timeout=_ADMIN_TIMEOUT)
-            except AdminError as error:
-                if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
-                    raise
-        elif there[topic] != count:
-            raise StreamsException(
-                f"the application's topic {topic} has {there[topic]} partitions and should have {count}: delete it, "
-                "and clean_up()"
-            )
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    one, two = before.get("state", []), now["state"]
-    if len(one) != len(two):
-        return f"it has {len(two)} parts with state, and had {len(one)}"
-    for old, new in zip(one, two, strict=True):
-        for name in ("topics", "nodes", "stores", "tasks"):
-            if json.dumps(old.get(name)) != json.dumps(new[name]):
-                return f"sub-topology {new['sub']} has the {name} {new[name]}, and had {old.get(name)}"
-    return "it is not the same"
 
 
 def _one_line(error: BaseException) -> str:

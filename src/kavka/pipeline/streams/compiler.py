@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.spark import activate, register
-from kavka.pipeline.streams.application import needs_timers, policies_of, source_frame
 from kavka.pipeline.streams.native import native_chains, native_frame
-from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.plan import Plan, has_users
 from kavka.pipeline.streams.routed import routed_source
 from kavka.pipeline.streams.settings import Settings
+from kavka.pipeline.streams.sources import policies_of, source_frame
 from kavka.pipeline.streams.topology import Subtopology, Topology
 from kavka.pipeline.streams.workers import (
     OUT,
@@ -69,7 +69,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
     sources = [one for one in kept if one is not None]
     if sources:
         rows = reduce(lambda one, two: one.union(two), sources)
-        timers = needs_timers(job.topology)
+        timers = has_users(job.topology)
         results = rows.groupBy("task").transformWithState(
             TaskProcessor(job, timers), RESULT, "Append", "ProcessingTime" if timers else "None"
         )

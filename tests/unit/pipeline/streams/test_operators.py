@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kavka.pipeline.streams.application import policies_of
 from kavka.pipeline.streams.engine import Task
+from kavka.pipeline.streams.kept import keep, kept
 from kavka.pipeline.streams.plan import make_plan
 from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.sources import policies_of
 from kavka.streams import (
     BufferConfig,
     Consumed,
@@ -361,22 +362,21 @@ def test_the_drivers_stores_show_values_with_their_times_or_without() -> None:
 
 
 def test_a_topology_that_the_state_does_not_fit_is_refused(tmp_path: Path) -> None:
-    def application(name: str) -> tuple[KafkaStreams, dict[str, Any]]:
+    def fingerprint(name: str) -> dict[str, Any]:
         builder = StreamsBuilder()
         builder.stream("in").group_by_key().count(Materialized.as_(name))
         topology = builder.build()
-        config = {"application.id": "mine", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path)}
-        return KafkaStreams(topology, config), make_plan(topology, {"in": 2}, 2).fingerprint(topology)
+        return make_plan(topology, {"in": 2}, 2).fingerprint(topology)
 
-    one, now = application("counts")
-    one._keep(now, one._kept())
-    one._keep(now, one._kept())
-    other, changed = application("others")
+    folder = tmp_path / "mine"
+    assert kept(folder) is None
+    keep(folder, fingerprint("counts"), None)
+    keep(folder, fingerprint("counts"), kept(folder))
     with pytest.raises(StreamsException, match=r"of another topology \(sub-topology 0 has the stores .*others.*counts"):
-        other._keep(changed, other._kept())
-    (tmp_path / "mine" / "topology.json").write_text("{")
+        keep(folder, fingerprint("others"), kept(folder))
+    (folder / "topology.json").write_text("{")
     with pytest.raises(StreamsException, match="cannot be read"):
-        other._kept()
+        kept(folder)
 
 
 def planned(name: str) -> str:
