@@ -319,6 +319,11 @@ def test_the_offsets_of_a_group_are_set_listed_and_deleted(admin: Admin, topic: 
     admin.delete_consumer_group_offsets(group, [first])
     assert admin.list_consumer_group_offsets(group, [first, second])[first] is None
     assert list(admin.list_consumer_group_offsets(group)) == [second]
+    none = TopicPartition(topic, 9)
+    with pytest.raises(AdminError) as caught:
+        admin.delete_consumer_group_offsets(group, [none])
+    assert list(caught.value.errors) == [none]
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(KafkaError):
         admin.alter_consumer_group_offsets(group, {TopicPartition(f"{topic}-none", 0): 1})
 

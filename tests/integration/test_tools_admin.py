@@ -270,6 +270,9 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
     both.does_same("consumer-groups", "--describe", "--group", "{g}")
     both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:1")
     both.does_same("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:0,1")
+    only_wrong, theirs = both.run("consumer-groups", "--delete-offsets", "--group", "{g}", "--topic", "{t}:9")
+    assert (only_wrong.code, only_wrong.err) == (1, theirs.out.lstrip("\n").splitlines(keepends=True)[0])
+    assert f"{both.names['ours']}   9          Error: unknown topic or partition" in only_wrong.out
     both.does_same("consumer-groups", "--delete", "--group", "{g}")
     for args, words in (
         (("--describe", "--group", "{g}"), "does not exist"),

@@ -302,7 +302,7 @@ def _delete(admin: Admin, args: Arguments) -> int:
 def _delete_offsets(admin: Admin, args: Arguments) -> int:
     from kavka.cli.partitions import named_partitions
     from kavka.client.admin import AdminError
-    from kavka.common.errors import ErrorCode
+    from kavka.common.errors import KafkaError
 
     group = args["group"][0]
     partitions, unknown = named_partitions(admin, args["topic"])
@@ -317,8 +317,10 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
             why = error.errors.get(tp)
             status[tp.topic, tp.partition] = "Successful" if why is None else f"Error: {reason(why)}"
         failed = "Encountered some partition-level error, see the follow-up details."
-        if error.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP, ErrorCode.INVALID_GROUP_ID):
-            failed = reason(next(iter(error.errors.values())))
+    except KafkaError as error:
+        # Of the group as a whole.
+        status |= {(tp.topic, tp.partition): f"Error: {reason(error)}" for tp in partitions}
+        failed = f"{reason(error)} ({group})"
     if failed:
         sys.stdout.flush()
         print(f"Error: {failed}", file=sys.stderr, flush=True)

@@ -102,7 +102,8 @@ def _show(plan: Plan, args: Arguments, groups: int) -> None:
     elif at_terminal():
         print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows, right=("PARTITION", "NEW-OFFSET"))
     else:
-        group_width = max([15, *(len(row[0]) for row in rows)])
+        # As wide as the longest group that was looked at, though nothing of it is reset.
+        group_width = max([15, *map(len, plan)])
         topic_width = max([15, *(len(row[1]) for row in rows)])
         shown = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), *rows]
         print("".join(f"\n{g:<{group_width}} {t:<{topic_width}} {p!s:<10} {o}" for g, t, p, o in shown))

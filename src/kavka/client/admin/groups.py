@@ -306,7 +306,7 @@ class Groups(AdminBase):
             response = await self._ask(node.id, request)
             if response.error_code:
                 return {}, {group: error_of(response.error_code)}
-            return _codes(group, response)
+            return {group: _by_partition(response)}, {}
 
         _raise_for(await self._one_group(group, ask, timeout))
 
@@ -344,11 +344,15 @@ def _offset_fetch(
 
 def _codes(group: str, response: Any) -> Outcome[str, dict[TopicPartition, int]]:
     """Error codes by partition; one that concerns the whole group, which is then in all of them, as an error."""
-    codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+    codes = _by_partition(response)
     different = set(codes.values())
     if len(different) == 1 and (code := different.pop()):
         return {}, {group: error_of(code)}
     return {group: codes}, {}
+
+
+def _by_partition(response: Any) -> dict[TopicPartition, int]:
+    return {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
 
 
 def _raise_for(codes: Mapping[TopicPartition, int]) -> None:
