@@ -221,6 +221,7 @@ class ReplicaManager:
             if request.controller_epoch < self.controller_epoch:
                 return LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
             self.controller_epoch = request.controller_epoch
+            await self._make_folders(request)
             topics = []
             for topic in request.topic_states:
                 errors = []
@@ -238,6 +239,20 @@ class ReplicaManager:
                 topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
             self._drop_idle_fetchers()
             return LeaderAndIsrResponse(topics=topics)
+
+    async def _make_folders(self, request: LeaderAndIsrRequest) -> None:
+        """For all new partitions together, in a worker thread. What fails there is met again when a log is made."""
+        make = self._log_manager.place_new(
+            (tp, topic.topic_id, state.is_new)
+            for topic in request.topic_states
+            for state in topic.partition_states
+            if self.broker_id in state.replicas
+            and (tp := TopicPartition(topic.topic_name, state.partition_index)) not in self.partitions
+        )
+        if make is not None:
+            made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._run_in_worker(make, lambda _error: None if made.done() else made.set_result(None))
+            await made
 
     def _take_partition(self, tp: TopicPartition, topic_id: UUID, state: Any) -> ErrorCode:
         partition = self.partitions.get(tp)

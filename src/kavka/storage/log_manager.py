@@ -30,6 +30,7 @@ from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs, os_error
 from kavka.storage.log_mover import MoveJob, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, SweepJob, by_dir
+from kavka.storage.new_folders import make_folders
 from kavka.storage.partition_dir import DELETE, FUTURE, marked_name
 from kavka.storage.settings import StorageSettings
 
@@ -63,6 +64,8 @@ class LogManager:
         self._unreadable: dict[TopicPartition, tuple[Path, str]] = {}
         self._offline: dict[TopicPartition, LogDir] = {}
         self._preferred: dict[TopicPartition, LogDir] = {}
+        # Where the folders of partitions have been made whose logs have not.
+        self._placed: dict[TopicPartition, LogDir] = {}
         self.strangers: list[Path] = []
         self.cleaner = CleanerManager(self._logs.values, self.dir_of, self.clock)
         self._flush = FlushJob(self, self.settings.flush_scheduler_interval_ms)
@@ -240,6 +243,24 @@ class LogManager:
 
     # --- making, changing, deleting
 
+    def place_new(self, partitions: Iterable[tuple[TopicPartition, UUID, bool]]) -> Callable[[], None] | None:
+        """Where `get_or_create` is going to make new logs: returns what makes their folders, which is waiting for the
+        disk. Without it, or where it fails, they are made with the logs. The flag of a partition is its `is_new`."""
+        all_online = len(self.online_dirs) == len(self.dirs)
+        counts = self._counts()
+        wanted: list[tuple[str, UUID]] = []
+        for partition, topic_id, is_new in partitions:
+            known = partition in self._logs or partition in self._unreadable or partition in self._offline
+            if known or partition in self._placed or not counts or not (is_new or all_online):
+                continue
+            wished = self._preferred.get(partition)
+            log_dir = wished if wished in counts else min(counts, key=counts.__getitem__)
+            assert log_dir is not None
+            counts[log_dir] += 1
+            self._placed[partition] = log_dir
+            wanted.append((str(log_dir.path / str(partition)), topic_id))
+        return (lambda: make_folders(wanted)) if wanted else None
+
     def get_or_create(
         self,
         partition: TopicPartition,
@@ -262,7 +283,9 @@ class LogManager:
             raise _storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
         if partition in self._offline or (not is_new and len(self.online_dirs) < len(self.dirs)):
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
-        log_dir = self._place(partition)
+        log_dir = self._placed.pop(partition, None) or self._place(partition)
+        if not log_dir.online:
+            raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
         try:
             log = Log.open(
                 log_dir.path / str(partition),
@@ -276,6 +299,7 @@ class LogManager:
             if is_dir_failure(error):
                 self._dir_failed(log_dir, error)
             raise _storage_error(f"The log of {partition} cannot be made in {log_dir.path}: {error}.") from error
+        log.files_created = True
         self._preferred.pop(partition, None)
         self._adopt(log, log_dir)
         return log
@@ -284,16 +308,21 @@ class LogManager:
         wished = self._preferred.get(partition)
         if wished is not None and wished.online:
             return wished
-        counts = {log_dir: 0 for log_dir in self.online_dirs}
+        counts = self._counts()
         if not counts:
             raise _storage_error("All log directories are offline.")
-        for home in self._homes.values():
+        return min(counts, key=counts.__getitem__)
+
+    def _counts(self) -> dict[LogDir, int]:
+        """How many partitions each online directory has, or is about to have."""
+        counts = {log_dir: 0 for log_dir in self.online_dirs}
+        for home in (*self._homes.values(), *self._placed.values()):
             if home in counts:
                 counts[home] += 1
         for move in self._moves.moves.values():
             if move.target in counts:
                 counts[move.target] += 1
-        return min(counts, key=counts.__getitem__)
+        return counts
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """For all partitions of a topic, at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 from kavka.protocol.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
@@ -11,7 +12,9 @@ from kavka.protocol.messages.leader_and_isr import (
     LeaderAndIsrTopicState,
 )
 from kavka.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from kavka.storage import log_manager
 from kavka.storage.leader_epochs import LeaderEpochs
+from kavka.storage.partition_metadata import read_topic_id
 from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_world
 
 STORAGE_ERROR = 56
@@ -76,5 +79,39 @@ def test_a_partition_that_is_well_is_stopped_and_deleted(tmp_path):
         assert await stop(world, delete=True) == 0
         assert not folder.exists()
         assert ("t", 0) not in world.replicas.partitions
+
+    in_records_world(tmp_path, body)
+
+
+def test_new_partitions_are_put_on_disk_while_requests_are_served(tmp_path, monkeypatch):
+    on_the_loop = []
+    fsync = os.fsync
+
+    def noted(fd):
+        if threading.current_thread() is threading.main_thread():
+            on_the_loop.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    async def body(world: RecordsWorld) -> None:
+        monkeypatch.setattr(os, "fsync", noted)
+        partition = await world.create("t", 20)
+        assert on_the_loop == []
+        topic_ids = {read_topic_id(str(world.partition("t", number).log.dir)) for number in range(20)}
+        assert topic_ids == {partition.topic_id}
+        assert codes(world.produce(("t", 7, bytes(batch())))) == [0]
+        assert partition.log.files_created, "the names of its files are made to last with its first flush"
+
+    in_records_world(tmp_path, body)
+
+
+def test_partitions_are_made_where_their_folders_could_not_be_made_beforehand(tmp_path, monkeypatch):
+    def refuse(wanted):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def body(world: RecordsWorld) -> None:
+        monkeypatch.setattr(log_manager, "make_folders", refuse)
+        partition = await world.create("t", 3)
+        assert read_topic_id(str(partition.log.dir)) == partition.topic_id
+        assert codes(world.produce(("t", 2, bytes(batch())))) == [0]
 
     in_records_world(tmp_path, body)

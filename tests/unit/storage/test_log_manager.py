@@ -116,6 +116,45 @@ def test_new_partitions_go_to_the_directory_with_the_fewest(managers):
     ]
 
 
+def test_folders_made_beforehand_are_spread_alike_and_the_logs_are_made_in_them(managers):
+    manager = managers.start("one", "two")
+    topic_id = uuid.uuid4()
+    make = manager.place_new([(each, topic_id, True) for each in (A, B, C)])
+    assert make is not None
+    make()
+    assert manager.place_new([(A, topic_id, True)]) is None, "it has its place"
+    homes = {each: manager.dir_of(manager.get_or_create(each, topic_id=topic_id)) for each in (A, B, C)}
+    assert sorted(home.path.name for home in homes.values()) in (["one", "one", "two"], ["one", "two", "two"])
+    assert all(manager.get(each).topic_id == topic_id for each in (A, B, C))
+    assert sum(1 for home in ("one", "two") for _ in (managers.root / home).glob("?-0")) == 3
+
+
+def test_a_folder_in_a_directory_that_fails_before_its_log_is_made_has_no_second_one_elsewhere(managers):
+    manager = managers.start("one", "two")
+    held = manager.get_or_create(A)
+    failing = manager.dir_of(held)
+    manager.get_or_create(B)
+    make = manager.place_new([(C, uuid.uuid4(), True)])
+    assert make is not None
+    make()
+    placed_in = next(home for home in ("one", "two") if (managers.root / home / "c-0").exists())
+    if failing.path.name != placed_in:
+        held = manager.get(B)
+    assert manager.note_failure(held, OSError(errno.EIO, "gone"))
+    with pytest.raises(KafkaError) as refused:
+        manager.get_or_create(C)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(list(managers.root.glob("*/c-0"))) == 1
+
+
+def test_a_partition_that_was_here_before_gets_no_folder_while_a_directory_is_offline(managers):
+    manager = managers.start("one", "two")
+    held = manager.get_or_create(A)
+    assert manager.note_failure(held, OSError(errno.EIO, "gone"))
+    assert manager.place_new([(B, uuid.uuid4(), False)]) is None
+    assert manager.place_new([(B, uuid.uuid4(), True)]) is not None
+
+
 def test_a_log_is_made_once_and_keeps_its_topic_id(managers):
     manager = managers.start()
     topic_id = uuid.uuid4()
