@@ -99,16 +99,16 @@ class JsonConverter(Converter):
         wrong, cause = whole.isNull(), _shown(text)
         if kind is None:
             assert batch is not None
-            # In two steps, so that Spark parses a text once.
-            looked = batch.select(text.alias("t"), whole.alias("v"))
-            looked = looked.select("v", (~schemas.is_shallow(F.col("t"), F.col("v"))).alias("deep"))
+            # Step by step, so that Spark does each once.
+            looked = batch.select(whole.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
+            looked = looked.select("v", (~schemas.is_shallow(F.col("described"))).alias("deep"))
             common = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
             found = looked.agg(common.alias("common"), F.max("deep").alias("deep")).first()
             assert found is not None
             kind = schemas.schema_of_variants(found["common"]) if found["common"] else StringType()
             schemas.check_width(kind)
             if found["deep"]:
-                deep = ~schemas.is_shallow(text, whole)
+                deep = ~schemas.is_shallow(F.schema_of_variant(whole))
                 wrong |= deep
                 cause = F.when(deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
         read, corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)

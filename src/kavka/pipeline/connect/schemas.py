@@ -118,14 +118,12 @@ def _columns(kind: DataType) -> int:
     return 1
 
 
-def is_shallow(text: Column, parsed: Column) -> Column:
-    """Whether JSON has no more than MAX_DEPTH lists and objects inside of each other. Most texts do not have as many
-    brackets at all, nor does the description of most others have as many types."""
-    opening = 2 * F.octet_length(text)
-    for one in ("[", "{"):
-        opening -= F.octet_length(F.replace(text, F.lit(one)))
-    described = F.schema_of_variant(parsed)
-    types = F.size(F.split(described, "<")) - 1
+def is_shallow(described: Column) -> Column:
+    """Whether JSON has no more than MAX_DEPTH lists and objects inside of each other, by `schema_of_variant` of it.
+    Most descriptions are too short for more (a level is `ARRAY<` and `>` at least), or do not have as many."""
+    size = F.octet_length(described)
+    short = size <= MAX_DEPTH * len("ARRAY<>")
+    few = size - F.octet_length(F.replace(described, F.lit("<"))) <= MAX_DEPTH
     brackets = F.regexp_replace(F.regexp_replace(described, "`[^`]*`", ""), "[^<>]+", "")
 
     def step(seen: Column, one: Column) -> Column:
@@ -134,8 +132,7 @@ def is_shallow(text: Column, parsed: Column) -> Column:
 
     start = F.struct(F.lit(0).alias("now"), F.lit(0).alias("most"))
     depth = F.aggregate(F.split(brackets, ""), start, step, lambda seen: seen["most"])
-    shallow = F.when(opening <= MAX_DEPTH, F.lit(True)).when(types <= MAX_DEPTH, F.lit(True))
-    return F.coalesce(shallow.otherwise(depth <= MAX_DEPTH), F.lit(True))
+    return F.coalesce(F.when(short | few, F.lit(True)).otherwise(depth <= MAX_DEPTH), F.lit(True))
 
 
 def _field(one: Any, depth: int) -> StructField:
