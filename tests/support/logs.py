@@ -64,6 +64,7 @@ def append_marker(log: Log, producer_id: int, *, commit: bool, producer_epoch: i
 
 
 def open_log(path: Path, config: LogConfig | None = None, clock: FakeClock | None = None, **options: object) -> Log:
+    path.parent.mkdir(parents=True, exist_ok=True)
     return Log.open(path, TP, config or LogConfig(), clock or FakeClock(), **options)  # type: ignore[arg-type]
 
 

@@ -53,7 +53,8 @@ class Log(LogDeletion, LogReading, LogFlushing):
         producer_id_expiration_ms: int = 86_400_000,
         topic_id: UUID | None = None,
     ) -> Log:
-        """The log in `dir`, which is made if it is not there. Blocks; recovers unless the last stop was clean.
+        """The log in `dir`, which is made if it is not there, but not the folder that it is in. Blocks; recovers unless
+        the last stop was clean.
 
         OSError where the disk fails, KafkaError where the folder belongs to another topic id or its files make no
         sense.
@@ -61,7 +62,7 @@ class Log(LogDeletion, LogReading, LogFlushing):
         path = os.fspath(dir)
         new = not os.path.isdir(path)
         if new:
-            os.makedirs(path)
+            os.mkdir(path)
             fsync_dir(os.path.dirname(path) or ".")
         known_id = None if new else read_topic_id(path)
         loaded = load_log(

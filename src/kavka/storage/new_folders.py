@@ -5,6 +5,7 @@ A crash in between leaves folders with nothing but `partition.metadata`, or with
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from uuid import UUID
@@ -16,7 +17,9 @@ from kavka.storage.partition_metadata import FILE_NAME, write_topic_id
 def make_folders(wanted: Sequence[tuple[str, UUID]]) -> None:
     """Blocks until all of them, and whose they are, survive a crash of the machine. Raises OSError."""
     for path, topic_id in wanted:
-        os.makedirs(path, exist_ok=True)
+        # Never the log directory itself: one that is gone has failed, and must not come back empty.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
         if not os.path.exists(os.path.join(path, FILE_NAME)):
             write_topic_id(path, topic_id)
     for parent in dict.fromkeys(os.path.dirname(path) for path, _ in wanted):

@@ -53,6 +53,7 @@ def batch(count: int = 1) -> memoryview:
 
 
 def make(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **config) -> Partition:
+    tmp_path.mkdir(exist_ok=True)
     log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
     partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
     partition.make_leader(

@@ -273,6 +273,7 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
     outcomes = []
     for step in range(1000):
         folder = tmp_path / f"run-{step}" / "orders-0"
+        folder.parent.mkdir()
         log = Log.open(folder, TP, config, clock)
         append(log, 9)
         log.flush()

@@ -147,6 +147,26 @@ def test_a_folder_in_a_directory_that_fails_before_its_log_is_made_has_no_second
     assert len(list(managers.root.glob("*/c-0"))) == 1
 
 
+@pytest.mark.parametrize("beforehand", [True, False])
+def test_a_directory_that_is_gone_has_failed_and_is_not_made_anew_for_a_new_partition(managers, beforehand):
+    manager = managers.start("one", "two")
+    home = manager.dir_of(manager.get_or_create(A)).path
+    manager.get_or_create(B)
+    home.rename(home.with_name("away"))
+    topic_id = uuid.uuid4()
+    if beforehand:
+        make = manager.place_new([(C, topic_id, True)])
+        assert make is not None
+        with pytest.raises(FileNotFoundError):
+            make()
+    with pytest.raises(KafkaError) as refused:
+        manager.get_or_create(C, topic_id=topic_id)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert managers.failed == [(home.name, [A])]
+    assert not home.exists()
+    assert manager.get_or_create(C, topic_id=topic_id).dir.parent != home
+
+
 def test_a_partition_that_was_here_before_gets_no_folder_while_a_directory_is_offline(managers):
     manager = managers.start("one", "two")
     held = manager.get_or_create(A)
