@@ -50,7 +50,7 @@ def test_members_go_on_with_their_partitions_after_the_broker_was_killed(
 ) -> None:
     make_topic(broker, topic)
     produce(broker, topic, 60)
-    members = [Member(client, tmp_path, broker.bootstrap_servers, GROUP, topic, session_ms=30_000) for _ in range(2)]
+    members = [Member(client, tmp_path, broker.bootstrap_servers, GROUP, topic, session_ms=120_000) for _ in range(2)]
     try:
         wait_for_split(members, PARTITIONS)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))

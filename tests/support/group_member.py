@@ -47,7 +47,7 @@ def confluent(bootstrap: str, group: str, topic: str, options: dict[str, Any]) -
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "session.timeout.ms": options["session_ms"],
-        "heartbeat.interval.ms": options["session_ms"] // 10,
+        "heartbeat.interval.ms": min(3_000, options["session_ms"] // 10),
         "partition.assignment.strategy": ",".join(options["assignors"]),
         "topic.metadata.refresh.interval.ms": 1_000,
         "group.protocol": options.get("protocol", "classic"),
@@ -148,7 +148,7 @@ async def aiokafka(bootstrap: str, group: str, topic: str, options: dict[str, An
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options["session_ms"],
-        heartbeat_interval_ms=options["session_ms"] // 10,
+        heartbeat_interval_ms=min(3_000, options["session_ms"] // 10),
         partition_assignment_strategy=[known[name] for name in options["assignors"]],
     )
     consumer.subscribe([topic], listener=Listener())
