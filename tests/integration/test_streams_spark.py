@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 
 from kavka import Admin, NewTopic, OffsetSpec, Producer, TopicPartition
+from kavka.pipeline.streams import summing
 from kavka.streams import (
     KafkaStreams,
+    Materialized,
     Produced,
+    QueryableStoreTypes,
     Serdes,
+    StoreQueryParameters,
     Stores,
     StreamsBuilder,
+    StreamsException,
     Topology,
 )
 from tests.support import streams_cases
@@ -64,7 +69,7 @@ def word_count(source: str, output: str) -> StreamsBuilder:
         builder.stream(source)
         .flat_map_values(lambda line: line.lower().split(" "))
         .group_by(lambda key, word: word)
-        .count()
+        .count(Materialized.as_("counts"))
         .to_stream()
         .to(output, Produced.with_(Serdes.String(), Serdes.Long()))
     )
@@ -102,6 +107,7 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
         assert again.timestamp == 3000
         offsets = admin.list_consumer_group_offsets(f"app-{topic}")
         assert sum(one.offset for one in offsets.values()) == 3
+        counts_of_words(streams)
     finally:
         assert streams.close()
     assert [new for _, new in seen] == ["REBALANCING", "RUNNING", "PENDING_SHUTDOWN", "NOT_RUNNING"]
@@ -111,6 +117,42 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     last = {one.key: int.from_bytes(one.value) for one in sorted(read_all(target, output), key=lambda r: r.timestamp)}
     assert last[b"all"] == 3
     assert last[b"again"] == 1
+    uncached = KafkaStreams(word_count(topic, output).build(), {**settings, "cache.max.bytes.buffering": 0}, spark)
+    with pytest.raises(StreamsException, match="were added up by Spark itself"):
+        uncached.start()
+
+
+def counts_of_words(streams: KafkaStreams) -> None:
+    """The store, when "all streams lead to kavka", "Hello kavka streams" and "all the rest" were counted."""
+    asked = StoreQueryParameters.from_name_and_type("counts", QueryableStoreTypes.key_value_store())
+    store = streams.store(asked)
+    assert (store.get("all"), store.get("rest"), store.get("nothing")) == (2, 1, None)
+    assert list(store.range("kavka", "rest")) == [("kavka", 2), ("lead", 1), ("rest", 1)]
+    assert [key for key, _ in store.reverse_all()] == ["to", "the", "streams", "rest", "lead", "kavka", "hello", "all"]
+    assert store.approximate_num_entries() == 8
+    by_partition = [dict(streams.store(asked.with_partition(number)).all()) for number in (0, 1)]
+    assert by_partition[0] | by_partition[1] == dict(store.all())
+    for word in ("all", "kavka", "rest"):
+        assert word in by_partition[streams.query_metadata_for_key("counts", word, Serdes.String()).partition]
+    stamped = StoreQueryParameters.from_name_and_type("counts", QueryableStoreTypes.timestamped_key_value_store())
+    assert streams.store(stamped).get("all") == (2, 3000)
+
+
+def test_counts_that_tasks_have_made_are_gone_on_with(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = f"{topic}-out"
+    admin.create_topics([lasting(topic, 1), lasting(output, 1)])
+    fill(target, topic, [(None, b"a a", 1000)])
+    settings = config(target, f"app-{topic}", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(summing, "summable", lambda *_: False)
+        with KafkaStreams(word_count(topic, output).build(), settings, spark) as streams:
+            streams.process_all_available()
+    fill(target, topic, [(None, b"a", 2000)])
+    with KafkaStreams(word_count(topic, output).build(), settings, spark) as streams:
+        streams.process_all_available()
+    assert [int.from_bytes(one.value) for one in read_all(target, output)] == [2, 3]
 
 
 def as_lines(records: list[Any], topic: str) -> list[str]:
@@ -190,14 +232,18 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("cached", [False, True])
 def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
-    target: Target, admin: Admin, topic: str, tmp_path: Path
+    target: Target, admin: Admin, topic: str, tmp_path: Path, cached: bool
 ) -> None:
+    """Counted one by one by tasks; cached, by Spark itself, with one result for a word and micro-batch."""
     output = f"{topic}-out"
     admin.create_topics([lasting(topic, 2), lasting(output, 2)])
     words = [f"w{number % 7} w{number % 3}" for number in range(400)]
     fill(target, topic, [(str(index).encode(), line.encode(), 1000 + index) for index, line in enumerate(words)])
     argv = [sys.executable, "-m", "tests.support.streams_job", target.bootstrap_servers, topic, output, str(tmp_path)]
+    argv += [f"cache.max.bytes.buffering={1_000_000 if cached else 0}"]
+    expected = Counter(word.encode() for line in words for word in line.split(" "))
 
     def start() -> subprocess.Popen[bytes]:
         with (tmp_path / "job.log").open("ab") as log:
@@ -207,25 +253,32 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def written(process: subprocess.Popen[bytes]) -> int:
+    def written() -> dict[bytes, list[int]]:
+        counts: dict[bytes, list[int]] = defaultdict(list)
+        for record in read_all(target, output):
+            counts[record.key].append(int.from_bytes(record.value))
+        return counts
+
+    def counted(process: subprocess.Popen[bytes]) -> int:
         assert process.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
-        return len(read_all(target, output))
+        return sum(max(found) for found in written().values())
 
     first = start()
     try:
-        wait_until(lambda: written(first) > 0, timeout=240, what="counts", interval=0.5)
+        wait_until(lambda: counted(first) > 0, timeout=240, what="counts", interval=0.5)
     finally:
         kill(first)
-    assert len(read_all(target, output)) < 2 * len(words), "it was done before it was killed: nothing is shown"
+    assert sum(map(max, written().values())) < 2 * len(words), "it was done before it was killed: nothing is shown"
     second = start()
     try:
-        wait_until(lambda: written(second) >= 2 * len(words), timeout=240, what="counts", interval=0.5)
+        wait_until(lambda: counted(second) >= 2 * len(words), timeout=240, what="counts", interval=0.5)
     finally:
         kill(second)
-    counts: dict[bytes, list[int]] = defaultdict(list)
-    for record in read_all(target, output):
-        counts[record.key].append(int.from_bytes(record.value))
-    expected = [word.encode() for line in words for word in line.split(" ")]
-    assert {key: sorted(found) for key, found in counts.items()} == {
-        key: list(range(1, expected.count(key) + 1)) for key in set(expected)
-    }
+    counts = written()
+    if cached:
+        assert {key: max(found) for key, found in counts.items()} == expected
+        assert all(len(set(found)) == len(found) for found in counts.values()), "none twice"
+    else:
+        assert {key: sorted(found) for key, found in counts.items()} == {
+            key: list(range(1, count + 1)) for key, count in expected.items()
+        }

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -436,7 +437,12 @@ class KafkaStreams:
             for sub in plan.stateless
             if sub.id in native_chains(topology, plan, settings)
         ]
-        keep(self.folder, {**plan.fingerprint(topology), "native": alone}, before)
+        from kavka.pipeline.streams.summing import summable
+
+        summed = summable(topology, plan, settings)
+        keep(self.folder, {**plan.fingerprint(topology), "native": alone, "summed": summed}, before)
+        # State that tasks have made, they go on with.
+        plan = replace(plan, summed=summed and (before is None or before.get("summed", False)))
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         create_own(admin, own, settings.replication_factor)

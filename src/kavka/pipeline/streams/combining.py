@@ -65,6 +65,13 @@ def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool
     return found
 
 
+def counted_alone(plan: Plan, combined: set[str]) -> bool:
+    """Whether nothing but what is counted goes to tasks."""
+    read = {topic for sub in plan.stateful for source in sub.sources for topic in source.topics}
+    written = {sink.topic for sub in plan.feeding for sink in sub.sinks}
+    return bool(combined) and not plan.globals and read == combined and written <= combined
+
+
 class Counts:
     """Numbers of records by key, the highest time of each, and the headers of those that have some."""
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.spark import activate, register
+from kavka.pipeline.spark.sink import QUERY_ID
 from kavka.pipeline.streams.native import native_chains, native_frame
 from kavka.pipeline.streams.plan import Plan, has_users
 from kavka.pipeline.streams.routed import routed_source
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.sources import policies_of, source_frame
+from kavka.pipeline.streams.summing import added_up
 from kavka.pipeline.streams.topology import Subtopology, Topology
 from kavka.pipeline.streams.workers import (
     OUT,
@@ -22,6 +24,7 @@ from kavka.pipeline.streams.workers import (
     Job,
     TaskProcessor,
     stateless_step,
+    telling_step,
     unpacking_step,
 )
 
@@ -69,6 +72,9 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
     sources = [one for one in kept if one is not None]
     if sources:
         rows = reduce(lambda one, two: one.union(two), sources)
+    if sources and plan.summed:
+        parts.append(added_up(rows).mapInArrow(telling_step(job), OUT))
+    elif sources:
         timers = has_users(job.topology)
         results = rows.groupBy("task").transformWithState(
             TaskProcessor(job, timers), RESULT, "Append", "ProcessingTime" if timers else "None"
@@ -98,20 +104,31 @@ def compile_query(
     }
     own = register(spark)
     job = Job(topology, settings, plan, partitions, run, caching)
+    options = {
+        "kafka.bootstrap.servers": settings.bootstrap_servers,
+        "timestampColumn": "sent_at",
+        "exactlyOnce": str(settings.exactly_once).lower(),
+        "transactionalIdPrefix": f"{settings.application_id}-",
+        **{f"kafka.{name}": value for name, value in settings.clients.items()},
+    }
+
+    def write(rows: DataFrame, number: int) -> None:
+        """A micro-batch as a batch, which is known again when it is done again."""
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+        named = {"queryId": query, "runId": run, "batchId": str(number)} if settings.exactly_once else {}
+        rows.write.format("kavka").options(**options, **named).mode("append").save()
+
+    stream = compile_frame(own, job).writeStream
     writer = (
-        compile_frame(own, job)
-        .writeStream.format("kavka")
-        .outputMode("append")
+        (
+            stream.foreachBatch(write).outputMode("update")
+            if plan.summed
+            else stream.format("kavka").options(**options).outputMode("append")
+        )
         .queryName(f"{settings.application_id}-{run[:8]}")
         .trigger(processingTime=f"{settings.commit_interval} milliseconds")
-        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .option("timestampColumn", "sent_at")
-        .option("exactlyOnce", str(settings.exactly_once).lower())
-        .option("transactionalIdPrefix", f"{settings.application_id}-")
     )
-    for name, value in settings.clients.items():
-        writer = writer.option(f"kafka.{name}", value)
     with _starting:
         activate(own)
         before = {name: own.conf.get(name, None) for name in wanted}

@@ -35,6 +35,12 @@ def keep(folder: Path, now: dict[str, Any], before: dict[str, Any] | None) -> No
                 f"{before.get('native', [])}, and now those after {now.get('native', [])}: give a new "
                 "application.id, or forget them with clean_up()"
             )
+        if before.get("summed", False) and not now["summed"]:
+            raise StreamsException(
+                f"the counts in {folder} were added up by Spark itself, which cannot be done with these settings (no "
+                "cache, a handler of processing exceptions, an extractor of timestamps): set them as they were, give a "
+                "new application.id, or forget the counts with clean_up()"
+            )
         return
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "topology.json.tmp"

@@ -46,6 +46,8 @@ class Plan:
     tasks: tuple[TaskSlot, ...]
     width: int
     """How many partitions the shuffle has."""
+    summed: bool = False
+    """Whether Spark itself adds up what the tasks would count (`summing.py`)."""
 
     def fingerprint(self, topology: Topology) -> dict[str, object]:
         """What the state depends on. A topology with another one cannot go on from it."""

@@ -109,8 +109,9 @@ class StateReader:
             return kept[1]
         store = self.empty(name)
         if batch is not None:
-            for key, value in self._entries(self._frame(name, partition, bounds, batch)):
-                store.restore(key[2:], value)
+            frame = self._frame(name, partition, bounds, batch)
+            for key, value in self._counts(frame, store) if self._plan.summed else self._entries(frame):
+                store.restore(key, value)
             if bounds == ALL:
                 self._whole[name, partition] = (batch, store)
         return store
@@ -123,13 +124,17 @@ class StateReader:
         from pyspark.sql.functions import lit
 
         number, tasks = self._place(name, partition)
-        prefix = number.to_bytes(2)
         low, high = bounds
+        state = self._spark.read.format("statestore").option("path", str(self._checkpoint)).option("batchId", batch)
+        if self._plan.summed:
+            from kavka.pipeline.streams.summing import state_columns
+
+            frame = state_columns(state.load())
+            frame = frame.where(frame.task.isin(tasks)).where(frame.key >= lit(low or b""))
+            return frame if high is None else frame.where(frame.key <= lit(high))
+        prefix = number.to_bytes(2)
         frame = (
-            self._spark.read.format("statestore")
-            .option("path", str(self._checkpoint))
-            .option("stateVarName", "stores")
-            .option("batchId", batch)
+            state.option("stateVarName", "stores")
             .load()
             .selectExpr("key.task as task", "user_map_key.key as key", "user_map_value.value as value")
         )
@@ -142,7 +147,16 @@ class StateReader:
     @staticmethod
     def _entries(frame: DataFrame) -> Iterator[tuple[bytes, bytes]]:
         found = frame.select("key", "value").toArrow()
-        yield from zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True)
+        keys = (key[2:] for key in found.column(0).to_pylist())
+        yield from zip(keys, found.column(1).to_pylist(), strict=True)
+
+    @staticmethod
+    def _counts(frame: DataFrame, store: Store) -> Iterator[tuple[bytes, bytes]]:
+        found = frame.select("key", "number", "time").toArrow()
+        for key, number, time in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            value = store._value_bytes(ValueAndTimestamp(number, time))
+            assert value is not None, "a count is never None"
+            yield key, value
 
     def _place(self, name: str, partition: int | None) -> tuple[int, list[int]]:
         """A store's number in its tasks, and their keys. Every task has all global stores, after its own."""

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from kavka.pipeline.spark.errors import one_clear_line
 from kavka.pipeline.spark.options import SourceOptions, source_options
+from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
+from kavka.pipeline.streams.summing import ROWS
 from kavka.pipeline.streams.workers import PACKED, Job, routing_step
 
 
@@ -27,7 +30,9 @@ class RoutedReader(KavkaStreamReader):
         return RoutedReader, (self._options, self._job)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return routing_step(self._job)(super().read(partition))
+        context = TaskContext.get()
+        number = None if context is None else context.getLocalProperty(BATCH_ID)
+        return routing_step(self._job, int(number or 0))(super().read(partition))
 
 
 def routed_source(job: Job) -> type[DataSource]:
@@ -39,7 +44,7 @@ def routed_source(job: Job) -> type[DataSource]:
             return f"kavka-{job.run}"
 
         def schema(self) -> Any:
-            return PACKED
+            return ROWS if job.plan.summed else PACKED
 
         def streamReader(self, schema: Any) -> RoutedReader:
             with one_clear_line():

@@ -56,6 +56,11 @@ class TableNode(Node):
     def __init__(self, store: str | None, send_old: bool) -> None:
         self._store_name, self._send_old = store, send_old
 
+    @property
+    def sends_old(self) -> bool:
+        """Whether somebody is told what a value was before."""
+        return self._send_old
+
     def init(self) -> None:
         self.store = None if self._store_name is None else self.task.store(self._store_name)
         self._versioned = self.store is not None and self.store.builder.kind == VERSIONED

@@ -15,6 +15,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +24,14 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.client.producer._append import murmur2
-from kavka.pipeline.streams.combining import Counts, Lane, combinable, count, lane
+from kavka.pipeline.streams.combining import Counts, Lane, combinable, count, counted_alone, lane
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.plan import Plan
+from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.state import put_all
 from kavka.pipeline.streams.stores import Store
+from kavka.pipeline.streams.summing import rows_of, totals
 from kavka.pipeline.streams.topology import Subtopology, Topology
 
 PACKED = "task int, data binary"
@@ -71,10 +74,7 @@ class Job:
         self.run, self.caching = run, caching
         combined = combinable(topology, plan, settings, caching)
         self.combined = {self.full_name(topic) for topic in combined}
-        # Whether nothing but counts goes through the stateful tasks.
-        read = {topic for sub in plan.stateful for source in sub.sources for topic in source.topics}
-        written = {sink.topic for sub in plan.feeding for sink in sub.sinks}
-        self.counts_only = not plan.globals and read == combined and written <= combined
+        self.counts_only = counted_alone(plan, combined)
 
     def full_name(self, topic: str) -> str:
         return f"{self.settings.application_id}-{topic}" if topic in self.topology.internal_topics else topic
@@ -163,8 +163,8 @@ def stateless_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     return run
 
 
-def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """From the source's rows to rows for tasks."""
+def routing_step(job: Job, number: int = 0) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From the source's rows of the micro-batch of that number to rows for tasks, or for Spark to add up."""
     plan = job.plan
     by_sub: dict[int, list[int]] = {}
     for slot in plan.tasks:
@@ -215,12 +215,15 @@ def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
         def counted() -> Iterator[pa.RecordBatch]:
             for name, found in counts.items():
-                to = shuffled[name]
+                home = partial(_home, shuffled[name])
+                if plan.summed:
+                    yield rows_of(found.take(), home, number)
+                    continue
                 parts: dict[int, list[Any]] = {}
                 for one in found.take():
-                    parts.setdefault(to[(murmur2(one[0]) & 0x7FFFFFFF) % len(to)], []).append(one)
+                    parts.setdefault(home(one[0]), []).append(one)
                 if parts:
-                    yield _packed({(home, name, 0): [0, records] for home, records in parts.items()})
+                    yield _packed({(task, name, 0): [0, records] for task, records in parts.items()})
 
         for batch in _in_pieces(batches):
             for topic, partition, part in _of_one_partition(batch):
@@ -250,6 +253,11 @@ def routing_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
         yield from counted()
 
     return run
+
+
+def _home(tasks: list[int], key: bytes) -> int:
+    """Of the tasks of all partitions, that of a key."""
+    return tasks[(murmur2(key) & 0x7FFFFFFF) % len(tasks)]
 
 
 def _lanes(job: Job, tasks: Mapping[str, Task]) -> dict[str, tuple[Lane, str]]:
@@ -300,6 +308,35 @@ def unpacking_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     for batch in batches:
         for data in batch.column(0).to_pylist():
             yield _batch_of(marshal.loads(data))
+
+
+def telling_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From what Spark has added up to the sink's rows: what the tasks do after they have counted."""
+    slots = {slot.key: slot for slot in job.plan.tasks}
+    subs = {sub.id: sub for sub in job.plan.stateful}
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        out = _Out(job)
+
+        @cache
+        def counting(key: int) -> tuple[Callable[[bytes], Any], Callable[..., None]]:
+            task = Task(job.topology, subs[slots[key].sub], job.settings, out, now_ms, slots[key].partition)
+            task.start()
+            (source,) = task.sources.values()
+            (counter,) = source.children
+            return source._key.deserialize, counter.forward
+
+        for batch in batches:
+            for task, key, number, timestamp, headers in totals(batch):
+                read, tell = counting(task)
+                tell(read(key), Change(number), timestamp, headers)
+                if len(out.sent) >= _CHUNK:
+                    yield _batch_of(out.sent)
+                    out.sent = []
+        if out.sent:
+            yield _batch_of(out.sent)
+
+    return run
 
 
 # --- tasks
