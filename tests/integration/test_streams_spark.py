@@ -231,7 +231,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     assert (b"b", b"1") in {(one.key, one.value) for one in read_all(target, output)}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
     target: Target, admin: Admin, topic: str, tmp_path: Path, cached: bool
@@ -242,7 +242,7 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
     words = [f"w{number % 7} w{number % 3}" for number in range(400)]
     fill(target, topic, [(str(index).encode(), line.encode(), 1000 + index) for index, line in enumerate(words)])
     argv = [sys.executable, "-m", "tests.support.streams_job", target.bootstrap_servers, topic, output, str(tmp_path)]
-    argv += [f"cache.max.bytes.buffering={1_000_000 if cached else 0}"]
+    argv += ["cache.max.bytes.buffering=1000000", "max.records.per.batch=100"] if cached else []
     expected = Counter(word.encode() for line in words for word in line.split(" "))
 
     def start() -> subprocess.Popen[bytes]:
@@ -265,13 +265,13 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
 
     first = start()
     try:
-        wait_until(lambda: counted(first) > 0, timeout=240, what="counts", interval=0.5)
+        wait_until(lambda: counted(first) > 0, timeout=400, what="counts", interval=0.5)
     finally:
         kill(first)
     assert sum(map(max, written().values())) < 2 * len(words), "it was done before it was killed: nothing is shown"
     second = start()
     try:
-        wait_until(lambda: counted(second) >= 2 * len(words), timeout=240, what="counts", interval=0.5)
+        wait_until(lambda: counted(second) >= 2 * len(words), timeout=400, what="counts", interval=0.5)
     finally:
         kill(second)
     counts = written()
