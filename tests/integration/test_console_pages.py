@@ -603,5 +603,9 @@ def test_messages_of_a_broker_that_is_gone_are_missed_in_words_and_found_when_it
             assert page.locator("#error").count() == 0, name
     finally:
         cluster.start(2)
+    wait_until(
+        lambda: not any(row["offline"] for row in console.api("/topics")),
+        timeout=90, what="every topic to have leaders again", interval=0.5,
+    )  # fmt: skip
     page.goto("/c/default/messages?topic=alone&start=oldest")
     expect(rows_of(page)).to_have_count(6)

@@ -85,6 +85,10 @@ class Sessions:
 
 def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:
     settings = parsed(options, properties)
+    # Before there are threads: modules of PySpark import one another, and two threads that are the first to import
+    # them see halves of them.
+    with contextlib.suppress(ImportError):
+        import pyspark.sql  # noqa: F401
     for folder in settings["plugin.path"]:
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
