@@ -253,9 +253,7 @@ class LogManager:
             known = partition in self._logs or partition in self._unreadable or partition in self._offline
             if known or partition in self._placed or not counts or not (is_new or all_online):
                 continue
-            wished = self._preferred.get(partition)
-            log_dir = wished if wished in counts else min(counts, key=counts.__getitem__)
-            assert log_dir is not None
+            log_dir = self._place(partition, counts)
             counts[log_dir] += 1
             self._placed[partition] = log_dir
             wanted.append((str(log_dir.path / str(partition)), topic_id))
@@ -283,7 +281,7 @@ class LogManager:
             raise _storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
         if partition in self._offline or (not is_new and len(self.online_dirs) < len(self.dirs)):
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
-        log_dir = self._placed.pop(partition, None) or self._place(partition)
+        log_dir = self._placed.pop(partition, None) or self._place(partition, self._counts())
         if not log_dir.online:
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
         try:
@@ -304,11 +302,11 @@ class LogManager:
         self._adopt(log, log_dir)
         return log
 
-    def _place(self, partition: TopicPartition) -> LogDir:
+    def _place(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
+        """The directory that was asked for, else the one with the fewest partitions, of those that `_counts` gave."""
         wished = self._preferred.get(partition)
-        if wished is not None and wished.online:
+        if wished is not None and wished in counts:
             return wished
-        counts = self._counts()
         if not counts:
             raise _storage_error("All log directories are offline.")
         return min(counts, key=counts.__getitem__)
