@@ -56,8 +56,8 @@ test: check
 	@$(PY) -m tests.support.jars || test "$$CI" != true
 	@$(PY) -m tests.support.postgres || test "$$CI" != true
 	$(PY) -m pytest --numprocesses auto tests/unit
-	$(PY) -m pytest --numprocesses 2 --dist loadfile tests/integration
-	KAVKA_FORM=compiled $(PY) -m pytest tests/unit/client tests/integration/test_our_producer.py \
+	$(PY) -m tests.support.once_more --numprocesses 2 --dist loadfile tests/integration
+	KAVKA_FORM=compiled $(PY) -m tests.support.once_more tests/unit/client tests/integration/test_our_producer.py \
 		tests/integration/test_our_consumer.py
 
 test-fast: $(DEV)

@@ -47,13 +47,20 @@ def _first_ephemeral_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
-    """Seconds until the condition held; a TimeoutError that names `what` if it never did."""
+    """Seconds until the condition held; a TimeoutError that names `what` if it never did. A condition that raises does
+    not hold yet: a broker that has just started knows no topic, and answers nobody. What it raised last is the cause
+    of the TimeoutError."""
     start = time.monotonic()
-    while not condition():
+    while True:
+        last: Exception | None = None
+        try:
+            if condition():
+                return time.monotonic() - start
+        except Exception as error:
+            last = error
         if time.monotonic() - start > timeout:
-            raise TimeoutError(f"{what}: not within {timeout:.0f} s")
+            raise TimeoutError(f"{what}: not within {timeout:.0f} s") from last
         time.sleep(interval)
-    return time.monotonic() - start
 
 
 class ManagedProcess:
