@@ -5,36 +5,24 @@ its records was, so that the tasks that read may add up first. It is done where 
 the time it takes: the counting sub-topology reads nothing else, has no processors of the user's own, no handler is
 asked about errors in the steps before it, and the partition follows from the key alone. A combined record is (key, how
 many, the highest time, headers of the record of that time).
-
-A Lane takes the records of a whole Arrow batch through the steps between source and count at once, as lists, each step
-for all records before the next. What it cannot do (records with headers or without time, text that is no UTF-8) goes
-the way of all records, one by one; both ways give the same.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import chain, compress, repeat
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from kavka.pipeline.streams import nodes
 from kavka.pipeline.streams.aggregates import StreamAggregate
-from kavka.pipeline.streams.engine import Headers, Sink, Source, Task
+from kavka.pipeline.streams.engine import Headers, Task
 from kavka.pipeline.streams.plan import Plan, is_users
-from kavka.pipeline.streams.serdes import Serde, Serdes
 from kavka.pipeline.streams.settings import Settings
 from kavka.pipeline.streams.stores import KEY_VALUE
 from kavka.pipeline.streams.topology import ProcessorNode, Topology
 
 Combined = tuple[bytes, int, int, Headers]
-
-_TEXT = Serdes.String()
 
 
 def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool) -> set[str]:
@@ -102,7 +90,8 @@ class Counts:
             highest[at] = times
         else:
             np.maximum.at(highest, at, times)
-        self._keep(pa.table([encoded.dictionary, np.bincount(at, minlength=size), highest], _COUNTED))
+        different = encoded.dictionary.cast(pa.string())
+        self._keep(pa.table([different, np.bincount(at, minlength=size), highest], _COUNTED))
 
     def _keep(self, table: pa.Table) -> None:
         self._tables.append(table)
@@ -151,199 +140,3 @@ def count(task: Task, topic: str, records: Iterable[Combined]) -> None:
     for key, number, time, headers in together(records):
         task.stream_time = max(task.stream_time, time)
         counter.add(source._key.deserialize(key), number, time, headers)
-
-
-# --- the lane
-
-# Keys, values and times (an array) of records.
-Columns = tuple[list[Any], list[Any], Any]
-
-
-class Lane:
-    """From a source to one sink, without a fork."""
-
-    def __init__(self, source: Source, steps: list[Callable[[Columns], Columns]], sink: Sink) -> None:
-        self._source, self._steps, self._sink = source, steps, sink
-        self._by_text = sink._key is _TEXT and sink._value is _TEXT
-
-    def run(self, batch: pa.RecordBatch, counts: Counts) -> bool:
-        """Take all records of a batch; False if that has to be done one by one, and nothing was done."""
-        stamps, headers = batch.column("timestamp").cast(pa.int64()), batch.column("headers")
-        if stamps.null_count or (headers.null_count < len(headers) and pc.sum(pc.list_value_length(headers)).as_py()):
-            return False
-        times = stamps.to_numpy() // 1000
-        if not len(times) or times.min() < 0:
-            return not len(times)
-        keys = _read(self._source._key, batch.column("key"))
-        values = _read(self._source._value, batch.column("value"))
-        if keys is None or values is None:
-            return False
-        with _uncollected():
-            columns: Columns = (keys, values, times)
-            for step in self._steps:
-                columns = step(columns)
-            self._count(columns, counts)
-        return True
-
-    def _count(self, columns: Columns, counts: Counts) -> None:
-        keys, values, times = columns
-        if self._by_text and _all_text(keys) and (values is keys or _all_text(values)):
-            try:
-                texts = pa.array(keys, pa.string())
-            except (ValueError, pa.ArrowException):
-                pass
-            else:
-                counts.add_texts(texts, times)
-                return
-        # As the sink would have it: it says what is wrong, or leaves it out.
-        for key, value, time in zip(keys, values, times.tolist(), strict=True):
-            self._sink.process(key, value, time, ())
-
-
-def _all_text(values: list[Any]) -> bool:
-    """Nothing but text can be joined. Arrow would take bytes as well."""
-    try:
-        "".join(values)
-    except TypeError:
-        return False
-    return True
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: lists by the thousand, which a moment later are gone by themselves, would have it
-    look at all of them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _read(serde: Serde, column: pa.Array) -> list[Any] | None:
-    """The values of a column; None if one of them cannot be read."""
-    if column.null_count == len(column):
-        return [None] * len(column)
-    try:
-        if serde is _TEXT:
-            text = pa.large_string() if pa.types.is_large_binary(column.type) else pa.string()
-            found: list[Any] = column.cast(text).to_pylist()
-            return found
-        return [serde.deserialize(one) for one in column.to_pylist()]
-    except Exception:
-        return None
-
-
-def lane(task: Task, topic: str, sinks: Mapping[str, str]) -> tuple[Lane, str] | None:
-    """The lane that a topic's records may take, and the topic at its end: one of `sinks`, which are sinks' names with
-    theirs."""
-    source = task.sources[topic]
-    if source._extract is not None:
-        return None
-    steps: list[Callable[[Columns], Columns]] = []
-    at: Any = source
-    while len(at.children) == 1:
-        at = at.children[0]
-        if isinstance(at, Sink):
-            return (Lane(source, steps, at), sinks[at.name]) if at.name in sinks else None
-        make = _STEPS.get(type(at))
-        if make is None:
-            return None
-        step = make(at)
-        if step is not None:
-            steps.append(step)
-    return None
-
-
-def _called(function: Callable[..., Any], keys: list[Any], values: list[Any]) -> list[Any]:
-    if isinstance(function, nodes._WithoutKey):
-        return list(map(function.function, values))
-    if _is_value(function):
-        return values
-    return list(map(function, keys, values))
-
-
-def _is_value(function: Any) -> bool:
-    """Whether it is `lambda key, value: value`, by whatever names: most groupings are."""
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_argcount != 2 or code.co_flags & _MORE:
-        return False
-    return bool(code.co_code == _value.__code__.co_code)
-
-
-def _value(key: Any, value: Any) -> Any:
-    return value
-
-
-# *arguments, **arguments, generators and coroutines.
-_MORE = 0x4 | 0x8 | 0x20 | 0x80 | 0x200
-
-
-def _filter(node: nodes.Filter) -> Callable[[Columns], Columns]:
-    def step(columns: Columns) -> Columns:
-        keys, values, times = columns
-        wanted = [bool(one) != node._negated for one in _called(node._predicate, keys, values)]
-        return _where(wanted, keys, values, times)
-
-    return step
-
-
-def _where(wanted: list[bool], keys: list[Any], values: list[Any], times: Any) -> Columns:
-    kept = list(compress(keys, wanted))
-    return kept, kept if values is keys else list(compress(values, wanted)), times[np.array(wanted, bool)]
-
-
-def _keyed(node: nodes.NonNullKey) -> Callable[[Columns], Columns]:
-    def step(columns: Columns) -> Columns:
-        keys, values, times = columns
-        if _all_text(keys):
-            return columns
-        wanted = [key is not None for key in keys]
-        return columns if all(wanted) else _where(wanted, keys, values, times)
-
-    return step
-
-
-def _select_key(node: nodes.SelectKey) -> Callable[[Columns], Columns]:
-    def step(columns: Columns) -> Columns:
-        keys, values, times = columns
-        return _called(node._mapper, keys, values), values, times
-
-    return step
-
-
-def _map_values(node: nodes.MapValues) -> Callable[[Columns], Columns]:
-    def step(columns: Columns) -> Columns:
-        keys, values, times = columns
-        return keys, _called(node._mapper, keys, values), times
-
-    return step
-
-
-def _flat_map_values(node: nodes.FlatMapValues) -> Callable[[Columns], Columns]:
-    def step(columns: Columns) -> Columns:
-        keys, values, times = columns
-        found = [one if type(one) is list else list(one) for one in _called(node._mapper, keys, values)]
-        sizes = list(map(len, found))
-        together = list(chain.from_iterable(found))
-        if keys.count(None) == len(keys):
-            return [None] * len(together), together, np.repeat(times, sizes)
-        return list(chain.from_iterable(map(repeat, keys, sizes))), together, np.repeat(times, sizes)
-
-    return step
-
-
-def _nothing(node: nodes.PassThrough) -> None:
-    return None
-
-
-_STEPS: dict[type, Callable[[Any], Callable[[Columns], Columns] | None]] = {
-    nodes.PassThrough: _nothing,
-    nodes.Filter: _filter,
-    nodes.NonNullKey: _keyed,
-    nodes.SelectKey: _select_key,
-    nodes.MapValues: _map_values,
-    nodes.FlatMapValues: _flat_map_values,
-}

@@ -24,8 +24,9 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.client.producer._append import murmur2
-from kavka.pipeline.streams.combining import Counts, Lane, combinable, count, counted_alone, lane
+from kavka.pipeline.streams.combining import Counts, combinable, count, counted_alone
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
+from kavka.pipeline.streams.lane import Lane, lane_of
 from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.settings import Settings
@@ -268,7 +269,7 @@ def _lanes(job: Job, tasks: Mapping[str, Task]) -> dict[str, tuple[Lane, str]]:
         for sink in sub.sinks
         if isinstance(sink.topic, str) and job.full_name(sink.topic) in job.combined
     }
-    found = {topic: lane(task, topic, sinks) for topic, task in tasks.items()}
+    found = {topic: lane_of(task, topic, sinks) for topic, task in tasks.items()}
     return {topic: one for topic, one in found.items() if one is not None}
 
 

@@ -149,6 +149,8 @@ def test_records_of_several_partitions_and_topics_in_one_batch_are_told_apart():
     "steps",
     [
         lambda stream: stream.filter(lambda key, word: word != "kavka"),
+        lambda stream: stream.map_values(str.upper).flat_map_values(lambda word: word.split("A")),
+        lambda stream: stream.map_values(lambda word: word.split("a")).map_values(str),
         lambda stream: stream.filter_not(lambda key, word: word.startswith("s")),
         lambda stream: stream.map_values(lambda word: word[:2]),
         lambda stream: stream.map_values(lambda key, word: f"{key}{word}"),
@@ -160,7 +162,7 @@ def test_records_of_several_partitions_and_topics_in_one_batch_are_told_apart():
 )
 @pytest.mark.parametrize("key", [None, b"k"])
 def test_every_step_of_a_lane_does_as_it_does_alone(steps, key):
-    both_ways(lambda: words(steps), [batch(LINES, key=key)], [batch(LINES[:3], 4, key)])
+    both_ways(lambda: words(steps), [batch(LINES, key=key)], [batch(LINES[:3], 4, key), batch(LINES[2:], 7, key)])
 
 
 def test_what_has_no_key_is_left_out_and_what_cannot_be_written_is_told():
@@ -246,16 +248,3 @@ def test_micro_batches_are_larger_where_tasks_hear_of_counts_alone():
     assert job_of(with_another_topic()).combined
     assert not job_of(with_another_topic()).counts_only
     assert not job_of(words(), caching=False).counts_only
-
-
-def test_a_grouping_by_the_value_itself_is_recognised():
-    def value(key, value):
-        return value
-
-    assert combining._is_value(lambda key, word: word)
-    assert combining._is_value(value)
-    assert not combining._is_value(lambda key, word: key)
-    assert not combining._is_value(lambda key, word: word[0])
-    assert not combining._is_value(lambda key, word=None, other=1: word)
-    assert not combining._is_value(lambda *words: words)
-    assert not combining._is_value(str)
