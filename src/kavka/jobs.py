@@ -25,6 +25,10 @@ GONE = "GONE"
 MOST_OF_AN_ERROR = 4000
 
 
+# In the offsets of a source of ours, where its first batch began (`kavka.pipeline.spark.offsets`).
+_INITIAL = "$initial"
+
+
 class JobError(Exception):
     """What was asked for cannot be done; `str()` says why."""
 
@@ -130,3 +134,28 @@ def start_again(name: str) -> int:
             start_new_session=True,
         )
     return process.pid
+
+
+# --- what Spark says of a source's offsets in its progress
+
+
+def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
+    """By topic and partition, how many offsets there are from the one to the other, as Spark tells them: text, or
+    nothing. Of topics that both have; the first batch says itself where it begins."""
+    until = _offsets(end)
+    begin = _offsets(start) or until.get(_INITIAL, {})
+    return {
+        (topic, int(name)): max(0, at - begin[topic].get(name, 0))
+        for topic, partitions in until.items()
+        if topic != _INITIAL and topic in begin
+        for name, at in partitions.items()
+    }
+
+
+def _offsets(text: Any) -> dict[str, Any]:
+    """Without any where the source is not ours."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

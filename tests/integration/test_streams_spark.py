@@ -108,6 +108,7 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
         offsets = admin.list_consumer_group_offsets(f"app-{topic}")
         assert sum(one.offset for one in offsets.values()) == 3
         counts_of_words(streams)
+        measured(streams, topic)
     finally:
         assert streams.close()
     assert [new for _, new in seen] == ["REBALANCING", "RUNNING", "PENDING_SHUTDOWN", "NOT_RUNNING"]
@@ -120,6 +121,21 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     uncached = KafkaStreams(word_count(topic, output).build(), {**settings, "cache.max.bytes.buffering": 0}, spark)
     with pytest.raises(StreamsException, match="were added up by Spark itself"):
         uncached.start()
+
+
+def measured(streams: KafkaStreams, topic: str) -> None:
+    """When three lines were read, in at least two micro-batches, and eight words counted."""
+    wait_until(lambda: streams.metrics().get("state-rows") == 8, timeout=120, what="the last batch's progress")
+    found = streams.metrics()
+    assert (found["client-state"], found["alive-stream-threads"], found["failed-stream-threads"]) == (2, 1, 0)
+    assert found["process-total"] == 3
+    assert found["commit-total"] >= 2
+    assert 1 <= found["process-records-avg"] <= found["process-records-max"] <= 3
+    for name in ("process-rate", "commit-rate", "process-latency-avg", "commit-latency-max", "state-memory-bytes"):
+        assert found[name] > 0, name
+    assert found["process-latency-max"] <= found["batch-latency-max"]
+    assert [found[f"records-lag:{{partition={number}, topic={topic}}}"] for number in (0, 1)] == [0, 0]
+    assert (found["records-lag-max"], found["active-tasks"]) == (0, 4)
 
 
 def counts_of_words(streams: KafkaStreams) -> None:

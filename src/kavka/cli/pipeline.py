@@ -6,7 +6,6 @@ leaves notes of its progress; `kavka.jobs` says what is in them.
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import signal
@@ -152,32 +151,12 @@ def _told(progress: Any) -> dict[str, Any]:
 
 def _records(progress: Any) -> int:
     """How many offsets the batch went through: what Spark counts as rows may be many records each."""
-    return sum(_between(_offsets(one.startOffset), _offsets(one.endOffset)) for one in progress.sources)
+    return sum(sum(jobs.offsets_between(one.startOffset, one.endOffset).values()) for one in progress.sources)
 
 
 def _lag(source: Any) -> int:
     """How many records are waiting, where the source says up to which offsets there are some."""
-    return _between(_offsets(source.endOffset), _offsets(source.latestOffset))
-
-
-def _offsets(text: Any) -> dict[str, Any]:
-    """Of a source, as it is in the checkpoint; without any where it is not ours."""
-    try:
-        found = json.loads(text)
-    except (TypeError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _between(start: dict[str, Any], end: dict[str, Any]) -> int:
-    """Offsets from the one to the other, of topics that both have; the first batch says itself where it begins."""
-    start = start or end.get("$initial", {})
-    return sum(
-        max(0, at - start[topic].get(name, 0))
-        for topic, partitions in end.items()
-        if topic != "$initial" and topic in start
-        for name, at in partitions.items()
-    )
+    return sum(jobs.offsets_between(source.endOffset, source.latestOffset).values())
 
 
 def _status(args: Arguments) -> int:

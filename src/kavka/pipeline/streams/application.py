@@ -24,6 +24,7 @@ from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.spark.session import build_session, running_session
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
 from kavka.pipeline.streams.kept import keep, kept
+from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
 from kavka.pipeline.streams.own_topics import create_own, partitions_of
@@ -57,6 +58,18 @@ class State:
     NOT_RUNNING = "NOT_RUNNING"
     PENDING_ERROR = "PENDING_ERROR"
     ERROR = "ERROR"
+
+
+# As Kafka numbers them in its metrics.
+STATES = (
+    State.CREATED,
+    State.REBALANCING,
+    State.RUNNING,
+    State.PENDING_SHUTDOWN,
+    State.NOT_RUNNING,
+    State.PENDING_ERROR,
+    State.ERROR,
+)
 
 
 class StreamThreadExceptionResponse:
@@ -93,6 +106,7 @@ class KafkaStreams:
         # What cannot be compiled is told now, as far as that needs no cluster.
         make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
         interval = self._settings.purge_interval / 1000
+        self._measures = Measures(self.folder / "checkpoint")
         self._purge = Purge(self._admin, self._own_topics(), self.folder / "checkpoint", interval)
 
     # --- Kafka's names
@@ -104,6 +118,7 @@ class KafkaStreams:
                 raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
         self._to(State.REBALANCING)
         try:
+            self._measures.begin()
             self._query = self._started()
         except BaseException as error:
             self._fail(error)
@@ -210,6 +225,18 @@ class KafkaStreams:
         running = self._metadata()
         return [ThreadMetadata(f"{self._settings.application_id}-StreamThread-1", self._state, running.tasks())]
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers by name: of the application, of its micro-batches, of the lag of partitions and of its state."""
+        told: dict[str, float] = {"client-state": STATES.index(self._state)}
+        told |= {"alive-stream-threads": int(self._state in (State.RUNNING, State.REBALANCING))}
+        told |= {"failed-stream-threads": self._measures.failures}
+        query = self._query
+        if query is None or self._planned_as is None:
+            return told
+        progress = query.recentProgress
+        told |= {"active-tasks": len(self._metadata().tasks()), **self._measures.totals()}
+        return {**told, **of_batches(progress), **of_the_last(progress)}
+
     # --- beyond Kafka's
 
     @property
@@ -303,6 +330,7 @@ class KafkaStreams:
     def _fail(self, error: BaseException, may_go_on: bool = False) -> bool:
         """Tell the handler. It ends the application, unless that says otherwise: then False."""
         told = error if isinstance(error, StreamsException) else StreamsException(_one_line(error))
+        self._measures.failures += 1
         response = None if self._handler is None else self._handler(told)
         if may_go_on and response == StreamThreadExceptionResponse.REPLACE_THREAD:
             log.warning("%s starts again after: %s", self._settings.application_id, told)
@@ -353,6 +381,9 @@ class KafkaStreams:
         """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look for new topics."""
         query = self._query
         assert query is not None
+        while not self._measures.knows_beginning():
+            if query.awaitTermination(1):
+                return True
         if not self._topology.patterns():
             query.awaitTermination()
             return True

@@ -22,10 +22,15 @@ def done(checkpoint: Path) -> dict[TopicPartition, int]:
     if batch is None:
         return {}
     found: dict[TopicPartition, int] = {}
-    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[_HEAD:]:
-        if line.startswith("{"):
-            found |= from_checkpoint(json.loads(line))
+    for line in source_lines(checkpoint, batch):
+        found |= from_checkpoint(json.loads(line))
     return found
+
+
+def source_lines(checkpoint: Path, batch: int) -> list[str]:
+    """Where a batch ends, by source, as JSON."""
+    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[_HEAD:]
+    return [line for line in lines if line.startswith("{")]
 
 
 def last_batch(checkpoint: Path) -> int | None:
