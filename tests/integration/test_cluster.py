@@ -207,3 +207,15 @@ def test_a_broker_with_the_logs_of_one_cluster_does_not_join_another(cluster: Ka
         wait_until(lambda: not lost.process.running(), timeout=60, what="the end of a broker in the wrong cluster")
         assert lost.process.returncode == 1
         assert "belongs to cluster.id" in lost.process.log_tail()
+
+
+def test_the_last_broker_of_a_cluster_does_not_wait_for_others_to_take_over(tmp_path: Path) -> None:
+    with ZooKeeper(tmp_path / "zookeeper") as zookeeper, KavkaCluster(tmp_path, zookeeper, brokers=2) as pair:
+        make_topic(pair, "left", 1, 2)
+        wait_for_full_isr(pair, "left", 2)
+        pair.stop(0)
+        pair.wait_until_known()
+        pair.stop(1)
+        said = pair.log_file(1).read_text()
+        assert "The last broker of the cluster stops" in said
+        assert "Stopping all the same" not in said

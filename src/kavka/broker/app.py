@@ -404,6 +404,9 @@ class Broker:
                 log.warning("The controller refuses to take over: %s", ErrorCode(response.error_code).name)
             elif not response.remaining_partitions:
                 return
+            elif not self.metadata_cache.brokers.keys() - {self.broker_id}:
+                log.info("The last broker of the cluster stops: nobody can take over what it leads")
+                return
             else:
                 log.info("%d partitions are still led here", len(response.remaining_partitions))
         log.warning("Stopping all the same: what this broker still leads has to be found missing")
