@@ -3,8 +3,8 @@
 
 A test of real clusters that fails on two full cores and passes alone has counted on the clock: it is named at the end
 of the run, to be mended, and does not hold up what has nothing to do with it. Everything else fails the run as ever:
-a test that fails again, more than `AT_MOST` of them, and whatever goes wrong while a test is taken down, such as a
-broker that has ended by itself (the same test passes with a new one).
+a test that fails again, more than `AT_MOST` of them, a crash of the process that tests, and whatever goes wrong while a
+test is taken down, such as a broker that has ended by itself (the same test passes with a new one).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Failures:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            kept = self.final if report.when == "teardown" else self.tests
+            kept = self.tests if report.when in ("setup", "call") else self.final
             if report.nodeid not in kept:
                 kept.append(report.nodeid)
 

@@ -34,11 +34,11 @@ def test_it(broker):
 """
 
 
-def run(folder: Path, text: str) -> tuple[int, str]:
+def run(folder: Path, text: str, *options: str) -> tuple[int, str]:
     (folder / "test_given.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.once_more", "test_given.py"],
+        [sys.executable, "-m", "tests.support.once_more", *options, "test_given.py"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -68,10 +68,12 @@ def test_what_passes_alone_is_forgiven_and_named(tmp_path):
         FAILS_ONCE.format(count=AT_MOST + 1),
         FAILS_AT_ITS_END,
         "import nothing_of_this_name",
+        "import os\ndef test_it(): os._exit(1)",
     ],
-    ids=["fails again", "too many", "a broker that has ended", "not a test"],
+    ids=["fails again", "too many", "a broker that has ended", "not a test", "a crash"],
 )
 def test_everything_else_fails_the_run(tmp_path, text):
-    outcome, said = run(tmp_path, text)
+    outcome, said = run(tmp_path, text, "--numprocesses", "1")
     assert outcome != 0
+    assert ("FAILED BESIDE" in said) == ("assert False" in text and "yield" not in text)
     assert "PASSED ALONE" not in said
