@@ -12,6 +12,7 @@ import pytest
 
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore
 from kavka.pipeline.connect.tasks import Worker
 from kavka.pipeline.spark import activate
@@ -278,7 +279,13 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
         activate(sql)
         return sql
 
-    worker = Worker("w:1", properties, session, str(tmp_path / "points"), OffsetStore(FileTable(tmp_path / "offsets")))
+    # The password is in a file of its own, and nowhere else.
+    (tmp_path / "secrets.properties").write_text(f"database={Postgres.password}\n")
+    secret = f"${{file:{tmp_path}/secrets.properties:database}}"
+    kept = {"config.providers": "file", "config.providers.file.class": "FileConfigProvider"}
+    offsets = OffsetStore(FileTable(tmp_path / "offsets"))
+    points = str(tmp_path / "points")
+    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(kept))
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     herder.start()
     with Postgres() as server:
@@ -303,7 +310,7 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
             wait_until(condition, timeout=PATIENCE, what=what, interval=0.2)
 
         try:
-            herder.create("rows", {**rows, **server.connection}, None)
+            herder.create("rows", {**rows, **server.connection, "connection.password": secret}, None)
             herder.create("lines", {"connector.class": "FileStreamSink", "topics": topic, "file": str(out)}, None)
             fill(target.bootstrap_servers, topic, [b'{"id": %d}' % number for number in range(3)])
             wait(lambda: (count(), lines()) == (3, 3), "both have the first records")
@@ -312,6 +319,7 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
             wait(lambda: task("rows")["state"] == "FAILED", "its task has failed")
             assert "refused" in task("rows")["trace"] and "(2 retries)" in task("rows")["trace"]
             assert herder.status("rows")["connector"]["state"] == "RUNNING"
+            assert herder.config("rows")["connection.password"] == secret
             wait(lambda: lines() == 6, "the other goes on")
             assert task("lines")["state"] == "RUNNING"
             server.start()

@@ -11,10 +11,12 @@ from kavka.common.config import ConfigType, Importance
 from kavka.pipeline.connect.api import Connector, Context, IncrementalSource, Offsets, Sink, Source, query_id
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError, RetriableError
 from kavka.pipeline.connect.options import REQUIRED, Option
+from kavka.pipeline.connect.providers import ConfigProvider, ProviderError
 
 __all__ = [
     "REQUIRED",
     "ConfigErrors",
+    "ConfigProvider",
     "ConfigType",
     "ConnectError",
     "Connector",
@@ -23,6 +25,7 @@ __all__ = [
     "IncrementalSource",
     "Offsets",
     "Option",
+    "ProviderError",
     "RetriableError",
     "Sink",
     "Source",

@@ -19,6 +19,7 @@ from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load
 from kavka.pipeline.connect.offsets import alter_offsets, offset_entries, read_offsets, reset_offsets
 from kavka.pipeline.connect.options import config_infos, describe
+from kavka.pipeline.connect.providers import ProviderError
 from kavka.pipeline.connect.settings import check_connector, options_of
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED, ConfigStore, Status, StatusStore
 from kavka.pipeline.connect.tasks import DONE, FAILED, Outcome, Task, Worker, told
@@ -173,9 +174,10 @@ class Herder:
     def _start(self, name: str, config: Mapping[str, str]) -> None:
         log.info("Connector %s starts", name)
         try:
-            cls = plugins.load(config.get("connector.class", ""))
+            cls = plugins.load(self._class_name(config))
         except Exception as error:
-            self._put(name, connector=Status(FAILED_STATE, self.worker.id, told(error), self.generation))
+            trace = self.worker.providers.hidden(told(error))
+            self._put(name, connector=Status(FAILED_STATE, self.worker.id, trace, self.generation))
             self._broken[name] = dict(config)
             return
         self._broken.pop(name, None)
@@ -262,16 +264,21 @@ class Herder:
 
     def checked(self, given: Mapping[str, str | None]) -> dict[str, Any]:
         """The answer of validate, for a configuration with a class; RestError where that is none."""
-        named = given.get("connector.class") or ""
-        try:
-            cls = plugins.load(named)
-        except ConfigErrors as error:
-            raise RestError(500, error.errors["connector.class"][0]) from None
+        providers = self.worker.providers
         plain = {name: value for name, value in given.items() if value is not None}
-        _, errors = check_connector(cls, plain, self.worker.properties, self.worker.exactly_once)
+        try:
+            resolved = providers.resolved(plain)
+            cls = plugins.load(resolved.get(plugins.CLASS, ""))
+        except ProviderError as error:
+            raise RestError(500, str(error)) from None
+        except ConfigErrors as error:
+            raise RestError(500, providers.hidden(error.errors[plugins.CLASS][0])) from None
+        _, errors = check_connector(cls, resolved, self.worker.properties, self.worker.exactly_once)
         from kavka.pipeline.connect.transforms.chain import options_of_steps
 
-        return config_infos(named, (*options_of(cls), *options_of_steps(plain)), given, errors)
+        errors = providers.hidden_errors(errors, given, resolved)
+        options = (*options_of(cls), *options_of_steps(resolved))
+        return config_infos(given.get(plugins.CLASS) or "", options, given, errors)
 
     # --- connectors
 
@@ -293,9 +300,12 @@ class Herder:
 
     def _kind(self, config: Mapping[str, str]) -> str:
         try:
-            return plugins.load(config.get("connector.class", "")).kind
-        except ConfigErrors:
+            return plugins.load(self._class_name(config)).kind
+        except (ConfigErrors, ProviderError):
             return "unknown"
+
+    def _class_name(self, config: Mapping[str, str]) -> str:
+        return self.worker.providers.resolved({plugins.CLASS: config.get(plugins.CLASS, "")})[plugins.CLASS]
 
     def status(self, name: str) -> dict[str, Any]:
         config, now = self.configs.config(name), self.statuses.connector(name)
@@ -425,8 +435,8 @@ class Herder:
 
     def _class(self, name: str) -> type[Connector]:
         try:
-            return plugins.load(self.config(name).get("connector.class", ""))
-        except ConfigErrors as error:
+            return plugins.load(self._class_name(self.config(name)))
+        except (ConfigErrors, ProviderError) as error:
             raise RestError(500, str(error)) from None
 
     def offsets(self, name: str) -> dict[str, Any]:

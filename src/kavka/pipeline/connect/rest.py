@@ -105,13 +105,16 @@ class Api:
         except NotLeader as other:
             return _forwarded(call, other.url)
         except (ConnectError, KafkaError) as failure:
-            return error(500, str(failure))
+            return error(500, self._hidden(str(failure)))
         except Exception as failure:
             log.exception("%s %s", call.request.method, call.request.url.path)
-            return error(500, f"{type(failure).__name__}: {failure}")
+            return error(500, self._hidden(f"{type(failure).__name__}: {failure}"))
         if isinstance(found, Response):
             return found
         return Response(status_code=204) if found is None else JSONResponse(found)
+
+    def _hidden(self, text: str) -> str:
+        return self.herder.worker.providers.hidden(text)
 
     # --- single handlers
 

@@ -49,8 +49,9 @@ COMMON = (
            "`transforms.NAME.…`.", LOW, None, "Transforms", "LONG", "Transforms"),
     Option("predicates", LIST, (), "Names for predicates; each is configured as `predicates.NAME.…`.", LOW, None,
            "Predicates", "LONG", "Predicates"),
-    Option("config.action.reload", default="restart", doc="Has no effect: there are no configuration providers.",
-           importance=LOW, validator=OneOf(("none", "restart"), ignore_case=True), group="Common", width="MEDIUM",
+    Option("config.action.reload", default="restart", doc="Has no effect: the providers here do not say for how long a "
+           "value holds. Restart the connector after a change.", importance=LOW,
+           validator=OneOf(("none", "restart"), ignore_case=True), group="Common", width="MEDIUM",
            display_name="Reload Action", recommended=("none", "restart")),
     Option("errors.retry.timeout", LONG, 0, "How long, in ms, what failed and may pass is tried again; -1: for ever.",
            MEDIUM, AtLeast(-1), "Error Handling", "MEDIUM", "Retry Timeout for Errors"),
@@ -122,6 +123,8 @@ WORKER = (
     Option("rest.advertised.host.name", default=None, doc="What other workers call this one.", importance=LOW),
     Option("rest.advertised.port", INT, None, "And at which port.", LOW),
     Option("plugin.path", LIST, (), "Folders that are added to Python's path, for connectors of your own.", LOW),
+    Option("config.providers", LIST, (), "Names for configuration providers; each is configured as "
+           "`config.providers.NAME.class` and `config.providers.NAME.param.…`.", LOW),
     Option("checkpoint.dir", default="connect-checkpoints", doc="Where Spark's checkpoints are: a folder that all "
            "workers see. (Ours.)", importance=HIGH),
     Option("exactly.once.source.support", default="disabled", doc="`enabled`: what sources write is in transactions, "

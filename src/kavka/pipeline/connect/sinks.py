@@ -39,7 +39,7 @@ def group_of(name: str) -> str:
 
 def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
     keep_raw = bool(context["errors.deadletterqueue.topic.name"]) or bool(context["errors.log.include.messages"])
-    flow = Flow.of(task.name, task.given, context.config, task.worker.properties, keep_raw)
+    flow = Flow.of(task.name, task.settings, context.config, task.worker.properties, keep_raw)
     if not _wait_for_topics(task, context):
         return
     frame = context.spark.readStream.format("kavka").options(**_reading(context, flow)).load()
@@ -168,12 +168,13 @@ class _Run:
         """What the other system will not have fails the task, or has failed like any other record."""
         from pyspark.sql import functions as F
 
+        hidden = self.task.worker.providers.hidden
         if not self.flow.tolerant:
             first = refused[0]
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
-            raise ConnectError(f"{where} was refused: {first.message}{more}")
-        found = [(one.topic, one.partition, one.offset, one.message) for one in refused]
+            raise ConnectError(f"{where} was refused: {hidden(first.message)}{more}")
+        found = [(one.topic, one.partition, one.offset, hidden(one.message)) for one in refused]
         schema = "topic string, partition int, offset bigint, why string"
         failed = F.broadcast(self.context.spark.createDataFrame(found, schema))
         error = {

@@ -14,11 +14,12 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, seconds
 from kavka.pipeline.connect.stores import OffsetStore
@@ -47,6 +48,8 @@ class Worker:
     offsets: OffsetStore
     exactly_once: bool = False
     shutdown: float = 5.0
+    providers: Providers = field(default_factory=Providers)
+    """Of values that configurations name by placeholders."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Task:
         self.name = name
         self.cls = cls
         self.given = dict(given)
+        self.settings = self.given
+        """`given` with what its placeholders stand for, once the task runs: for this task alone."""
         self.worker = worker
         self.stopping = threading.Event()
         self.query: Any = None
@@ -108,20 +113,22 @@ class Task:
             if self.stopping.is_set():
                 outcome = Outcome(STOPPED)
             else:
-                trace = told(self.failure or error)
+                trace = self.worker.providers.hidden(told(self.failure or error))
                 log.error("Task %s-0 fails: %s", self.name, trace)
                 outcome = Outcome(FAILED, trace)
         self._on_end(self, outcome)
 
     def _work(self) -> None:
-        config, errors = check_connector(self.cls, self.given, self.worker.properties, self.worker.exactly_once)
+        providers = self.worker.providers
+        self.settings = providers.resolved(self.given, f"Connector {self.name}")
+        config, errors = check_connector(self.cls, self.settings, self.worker.properties, self.worker.exactly_once)
         if errors:
-            raise ConfigErrors(errors)
+            raise ConfigErrors(providers.hidden_errors(errors, self.given, self.settings))
         is_sink = issubclass(self.cls, Sink)
         context = Context(
             name=self.name,
             config=config,
-            given=self.given,
+            given=self.settings,
             spark=self.worker.spark(),
             checkpoint=checkpoint_of(self.worker.checkpoints, self.name),
             client=client_settings(self.worker.properties),

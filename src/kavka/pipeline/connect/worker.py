@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.options import parsed
-from kavka.pipeline.connect.settings import DISTRIBUTED, STANDALONE, client_settings
+from kavka.pipeline.connect.providers import NAMES, Providers
+from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
 from kavka.pipeline.connect.tasks import FAILED, Worker
 from kavka.pipeline.spark import activate
@@ -61,7 +62,10 @@ class Sessions:
     def _start(self) -> SparkSession:
         given = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
         master = given.pop("spark.master", None)
-        return build_session("kavka-connect", {**_SPARK, **given}, master, log_level="ERROR", error=ConnectError)
+        # What Spark's process writes itself is not seen by the filter that hides values of configuration providers;
+        # what fails a task is told by our own log.
+        level = "OFF" if self._properties.get(NAMES) else "ERROR"
+        return build_session("kavka-connect", {**_SPARK, **given}, master, log_level=level, error=ConnectError)
 
     def gone(self) -> bool:
         """Whether Spark's process has ended by itself: it was killed, or ran out of memory or stack."""
@@ -83,22 +87,50 @@ class Sessions:
                 log.debug("Stopping Spark: %s", error)
 
 
-def _prepare(properties: Mapping[str, str], options: Any) -> dict[str, Any]:
-    settings = parsed(options, properties)
-    # Before there are threads: modules of PySpark import one another, and two threads that are the first to import
-    # them see halves of them.
-    with contextlib.suppress(ImportError):
-        import pyspark.sql  # noqa: F401
-    for folder in settings["plugin.path"]:
+def _find_plugins(folders: Iterable[str]) -> None:
+    for folder in folders:
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
             # Spark's Python workers load one's own classes, too.
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def _prepare(properties: Mapping[str, str], options: Any, providers: Providers) -> dict[str, Any]:
+    try:
+        settings = parsed(options, properties)
+    except ConfigErrors as error:
+        raise ConfigErrors(providers.hidden_errors(error.errors, {}, {})) from None
+    # Before there are threads: modules of PySpark import one another, and two threads that are the first to import
+    # them see halves of them.
+    with contextlib.suppress(ImportError):
+        import pyspark.sql  # noqa: F401
+    _find_plugins(settings["plugin.path"])
     return settings
 
 
+@contextlib.contextmanager
+def _resolved(properties: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Providers]]:
+    """(the worker's settings with what placeholders stand for, its providers). Meanwhile the log hides those values."""
+    # A provider may be of one's own.
+    _find_plugins(one.strip() for one in properties.get("plugin.path", "").split(","))
+    providers = Providers.of(properties)
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(providers.secrets)
+    try:
+        yield providers.resolved(properties, "The worker's settings"), providers
+    finally:
+        for handler in handlers:
+            handler.removeFilter(providers.secrets)
+
+
 def _worker(
-    properties: Mapping[str, str], settings: Mapping[str, Any], name: str, sessions: Sessions, offsets: Table
+    properties: Mapping[str, str],
+    settings: Mapping[str, Any],
+    name: str,
+    sessions: Sessions,
+    offsets: Table,
+    providers: Providers,
 ) -> Worker:
     folder = settings["checkpoint.dir"]
     if "://" not in folder:
@@ -111,6 +143,7 @@ def _worker(
         offsets=OffsetStore(offsets),
         exactly_once=settings["exactly.once.source.support"].lower() == "enabled",
         shutdown=settings["task.shutdown.graceful.timeout.ms"] / 1000,
+        providers=providers,
     )
 
 
@@ -121,18 +154,29 @@ def run_standalone(
 ) -> int:
     """Until it is stopped, or, where all connectors have `trigger=available-now`, until they are done: 1 if one of
     them failed."""
-    settings = _prepare(properties, STANDALONE)
+    with _resolved(properties) as (resolved, providers):
+        return _standalone(resolved, connectors, ready, providers)
+
+
+def _standalone(
+    properties: Mapping[str, str],
+    connectors: Sequence[Mapping[str, str]],
+    ready: Callable[[str], None],
+    providers: Providers,
+) -> int:
+    settings = _prepare(properties, STANDALONE, providers)
     server = Server(settings)
     sessions = Sessions(properties)
     offsets = FileTable(Path(settings["offset.storage.file.filename"]))
-    worker = _worker(properties, settings, server.name, sessions, offsets)
+    worker = _worker(properties, settings, server.name, sessions, offsets, providers)
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     for config in connectors:
         name = config.get("name", "")
         if not name:
             raise ConfigErrors({"name": ['Missing required configuration "name" which has no default value.']})
         herder.create(name, dict(config), None)
-    until_done = bool(connectors) and all(one.get("trigger") == "available-now" for one in connectors)
+    triggers = [providers.resolved(one).get("trigger") for one in connectors]
+    until_done = bool(triggers) and all(one == AVAILABLE_NOW for one in triggers)
     failed = False
 
     def watch() -> bool:
@@ -160,10 +204,15 @@ def run_standalone(
 
 def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
     """Until it is stopped: 0, or, when its Spark has ended, 1."""
+    with _resolved(properties) as (resolved, providers):
+        return _distributed(resolved, ready, providers)
+
+
+def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], providers: Providers) -> int:
     from kavka.pipeline.connect.distributed import DistributedHerder
     from kavka.pipeline.connect.topic_table import TopicTable
 
-    settings = _prepare(properties, DISTRIBUTED)
+    settings = _prepare(properties, DISTRIBUTED, providers)
     server = Server(settings)
     sessions = Sessions(properties)
     client = client_settings(properties)
@@ -181,7 +230,7 @@ def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] 
     try:
         tables.append(table("offset", settings["offset.storage.partitions"]))
         tables.append(table("status", settings["status.storage.partitions"]))
-        worker = _worker(properties, settings, server.name, sessions, tables[1])
+        worker = _worker(properties, settings, server.name, sessions, tables[1], providers)
         herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
         herder.start()
         try:

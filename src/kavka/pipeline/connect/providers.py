@@ -1,0 +1,271 @@
+"""Configuration providers: `${file:/path/secrets.properties:password}` in a configuration stands for a value that is
+kept elsewhere, as in Kafka Connect.
+
+The worker's file says which there are: `config.providers=file,env`, `config.providers.file.class=…FileConfigProvider`,
+`config.providers.file.param.allowed.paths=/etc/secrets`. What is stored and shown keeps the placeholder; the value is
+looked up when a configuration is checked and when a task starts, and is known to that task alone. `Secrets` has taken
+it out of whatever is told to others: states, answers, logs.
+
+What cannot be found stays as it is, as with Kafka Connect, and a line in the log tells so; a file that cannot be read
+is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from kavka.common.properties import PropertiesError, parse_properties
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.loading import load
+
+log = logging.getLogger(__name__)
+
+NAMES = "config.providers"
+# ${provider:path:key} or ${provider:key}; the key may have colons, the path none.
+_PLACEHOLDER = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+
+
+class ProviderError(ConnectError):
+    """Where values are kept cannot be read."""
+
+
+class ConfigProvider:
+    """One of one's own is a subclass, named by `module.Class`. It is asked by several threads."""
+
+    def configure(self, params: Mapping[str, str]) -> None:
+        """`config.providers.NAME.param.…` of the worker's file. ConnectError: they cannot be."""
+
+    def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        """Those of the keys that are there. `path` is empty where the placeholder has none. ProviderError: it cannot be
+        said."""
+        raise NotImplementedError
+
+
+class _Paths(ConfigProvider):
+    """`allowed.paths`: folders and files outside of which nothing is read."""
+
+    def __init__(self) -> None:
+        self._allowed: list[Path] | None = None
+
+    def configure(self, params: Mapping[str, str]) -> None:
+        given = params.get("allowed.paths", "")
+        if not given:
+            return
+        self._allowed = []
+        for text in given.split(","):
+            path = Path(text)
+            if not path.is_absolute():
+                raise ConnectError(f"Path {text} is not absolute")
+            if not path.exists():
+                raise ConnectError(f"Path {text} does not exist")
+            self._allowed.append(Path(os.path.normpath(path)))
+
+    def _path(self, text: str) -> Path | None:
+        """None: it is not allowed."""
+        if self._allowed is None:
+            return Path(text)
+        path = Path(os.path.normpath(text))
+        if any(path.is_relative_to(one) for one in self._allowed):
+            return path
+        log.warning("The path %s is not among allowed.paths, and is not read", text)
+        return None
+
+
+class FileConfigProvider(_Paths):
+    """`${file:/path/to.properties:key}`: what a file of properties says."""
+
+    def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        where = self._path(path) if path else None
+        if where is None:
+            return {}
+        try:
+            # What a line says is not for messages, so neither is why it cannot be read.
+            found = parse_properties(where.read_text(encoding="utf-8"))
+        except (OSError, ValueError, PropertiesError):
+            raise ProviderError(f"Could not read properties from file {path}") from None
+        return {key: found[key] for key in keys if key in found}
+
+
+class DirectoryConfigProvider(_Paths):
+    """`${dir:/path:name}`: the whole of the file of that name in that folder."""
+
+    def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        where = self._path(path) if path else None
+        if where is None or not where.is_dir():
+            return {}
+        found = {}
+        for key in keys:
+            file = where / key
+            # Of the folder itself: no name leads out of it.
+            if file.name != key or key in ("", ".", "..") or not file.is_file():
+                continue
+            try:
+                found[key] = file.read_text(encoding="utf-8")
+            except (OSError, ValueError):
+                raise ProviderError(f"Could not read file {file} for property {key}") from None
+        return found
+
+
+class EnvVarConfigProvider(ConfigProvider):
+    """`${env:NAME}`: a variable of the worker's environment, with `allowlist.pattern` only of names that match."""
+
+    def __init__(self) -> None:
+        self._pattern: re.Pattern[str] | None = None
+
+    def configure(self, params: Mapping[str, str]) -> None:
+        given = params.get("allowlist.pattern")
+        try:
+            self._pattern = re.compile(given) if given else None
+        except re.error as error:
+            raise ConnectError(f"allowlist.pattern {given} is no regular expression: {error}") from None
+
+    def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        if path:
+            raise ProviderError(f"Path is not supported for EnvVarConfigProvider, invalid value '{path}'")
+        allowed = [key for key in keys if self._pattern is None or self._pattern.fullmatch(key)]
+        return {key: os.environ[key] for key in allowed if key in os.environ}
+
+
+_HERE = __name__
+KNOWN = {
+    name: f"{_HERE}:{name}" for name in ("FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider")
+}
+_JAVA = "org.apache.kafka.common.config.provider."
+
+
+class Secrets(logging.Filter):
+    """Values that providers have given, taken out of texts: the placeholders stand there instead. As a filter of a
+    log's handlers it does so with whatever is logged.
+
+    Values of one or two characters, and words that are in any text, are no secrets and stay. Short ones are found as
+    words of their own, so that a number in the middle of another is not one of them.
+    """
+
+    _MOST: ClassVar[int] = 10_000
+    _SHORT: ClassVar[int] = 8
+    _PLAIN: ClassVar[frozenset[str]] = frozenset({"true", "false", "null", "none"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, str] = OrderedDict()
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str, placeholder: str) -> None:
+        lines = (line.strip() for line in value.splitlines())
+        forms = {value, value.strip(), *(line for line in lines if len(line) >= self._SHORT)}
+        forms |= {other for one in forms for other in (quote(one, safe=""), json.dumps(one)[1:-1], repr(one)[1:-1])}
+        with self._lock:
+            new = False
+            for form in forms:
+                if len(form) > 2 and form.lower() not in self._PLAIN and self._known.get(form) != placeholder:
+                    self._known[form] = placeholder
+                    new = True
+            while len(self._known) > self._MOST:
+                self._known.popitem(last=False)
+            if new:
+                longest = sorted(self._known, key=len, reverse=True)
+                self._pattern = re.compile("|".join(self._expression(one) for one in longest))
+
+    def _expression(self, value: str) -> str:
+        escaped = re.escape(value)
+        return escaped if len(value) >= self._SHORT else rf"(?<!\w){escaped}(?!\w)"
+
+    def hidden(self, text: str) -> str:
+        pattern = self._pattern
+        return text if pattern is None else pattern.sub(lambda found: self._known.get(found[0], "[hidden]"), text)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._pattern is not None:
+            if record.exc_info and not record.exc_text:
+                record.exc_text = logging.Formatter().formatException(record.exc_info)
+            if record.exc_text:
+                record.exc_text = self.hidden(record.exc_text)
+            record.msg, record.args = self.hidden(record.getMessage()), ()
+        return True
+
+
+class Providers:
+    """Those of a worker."""
+
+    def __init__(self, providers: Mapping[str, ConfigProvider] | None = None) -> None:
+        self._providers = dict(providers or {})
+        self.secrets = Secrets()
+
+    @classmethod
+    def of(cls, worker: Mapping[str, str]) -> Providers:
+        """As the worker's file says; ConfigErrors where it cannot be."""
+        found: dict[str, ConfigProvider] = {}
+        for name in filter(None, (one.strip() for one in worker.get(NAMES, "").split(","))):
+            option, prefix = f"{NAMES}.{name}.class", f"{NAMES}.{name}.param."
+            given = worker.get(option, "").strip()
+            if not given:
+                raise ConfigErrors({option: [f'Missing required configuration "{option}" which has no default value.']})
+            made = load(option, given.removeprefix(_JAVA), KNOWN, "configuration provider")[0]
+            if not issubclass(made, ConfigProvider):
+                wrong = f"Invalid value {given} for configuration {option}: it is no configuration provider"
+                raise ConfigErrors({option: [wrong]})
+            provider = made()
+            try:
+                provider.configure({key[len(prefix) :]: worker[key] for key in worker if key.startswith(prefix)})
+            except ConnectError as error:
+                raise ConfigErrors({f"{NAMES}.{name}": [f"the configuration provider {name}: {error}"]}) from None
+            found[name] = provider
+        return cls(found)
+
+    def resolved(self, given: Mapping[str, str], whose: str | None = None) -> dict[str, str]:
+        """With values in place of placeholders. `whose`: for lines in the log that tell of those that have none.
+        ProviderError where values cannot be read."""
+        wanted: dict[tuple[str, str], set[str]] = {}
+        for value in given.values():
+            for name, path, key in _PLACEHOLDER.findall(value):
+                wanted.setdefault((name, path), set()).add(key)
+        if not wanted:
+            return dict(given)
+        known = {at: self._asked(*at, keys) for at, keys in wanted.items() if at[0] in self._providers}
+
+        def replaced(match: re.Match[str]) -> str:
+            name, path, key = match[1], match[2] or "", match[3]
+            value = known.get((name, path), {}).get(key)
+            if value is None:
+                if whose is not None:
+                    why = f"it has no {key}" if name in self._providers else "it is not among config.providers"
+                    log.warning("%s: %s is left as it is: the provider %s: %s", whose, match[0], name, why)
+                return match[0]
+            self.secrets.add(value, match[0])
+            return value
+
+        return {option: _PLACEHOLDER.sub(replaced, value) for option, value in given.items()}
+
+    def _asked(self, name: str, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        try:
+            return self._providers[name].get(path, keys)
+        except ProviderError:
+            raise
+        except Exception as error:
+            raise ProviderError(f"the configuration provider {name} failed: {type(error).__name__}") from None
+
+    def hidden(self, text: str) -> str:
+        return self.secrets.hidden(text)
+
+    def hidden_errors(
+        self, errors: Mapping[str, list[str]], given: Mapping[str, str | None], resolved: Mapping[str, str]
+    ) -> dict[str, list[str]]:
+        """Messages of a check, which show the values that they are about: as they were given."""
+
+        def shown(name: str, message: str) -> str:
+            raw, value = given.get(name), resolved.get(name)
+            if raw is not None and value and raw != value:
+                message = message.replace(value, raw, -1 if len(value) > 2 else 1)
+            return self.hidden(message)
+
+        return {name: [shown(name, message) for message in messages] for name, messages in errors.items()}

@@ -1,0 +1,259 @@
+"""Configuration providers: what placeholders stand for, and that only the task gets to see it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect import worker as workers
+from kavka.pipeline.connect.api import Context, Source
+from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
+from kavka.pipeline.connect.herder import Herder, RestError
+from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.providers import ConfigProvider, ProviderError, Providers, Secrets
+from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, StatusStore
+from kavka.pipeline.connect.tasks import Worker
+from kavka.pipeline.connect.worker import run_standalone
+from tests.support.processes import wait_until
+
+JAVA = "org.apache.kafka.common.config.provider"
+PASSWORD = "open sesame"
+TEXT = "org.apache.kafka.connect.storage.StringConverter"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secrets.properties").write_text(f"password={PASSWORD}\nempty=\nnumber=abcd\n")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "user").write_text("me\n")
+    return tmp_path
+
+
+@pytest.fixture
+def providers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
+    monkeypatch.setenv("FOO_V", "foo")
+    monkeypatch.setenv("BAR_V", "bar")
+    monkeypatch.delenv("NOPE_V", raising=False)
+    return Providers.of(
+        {
+            "config.providers": "file, fa,dir,env,ea",
+            "config.providers.file.class": f"{JAVA}.FileConfigProvider",
+            "config.providers.fa.class": f"{JAVA}.FileConfigProvider",
+            "config.providers.fa.param.allowed.paths": f"{folder}/d",
+            "config.providers.dir.class": f"{JAVA}.DirectoryConfigProvider",
+            "config.providers.env.class": f"{JAVA}.EnvVarConfigProvider",
+            "config.providers.ea.class": "EnvVarConfigProvider",
+            "config.providers.ea.param.allowlist.pattern": "FOO.*",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "given, found",
+    [
+        ("a${file:F:password}b${file:F:empty}c", f"a{PASSWORD}bc"),
+        ("${file:F:nope}", None),
+        ("${file:x}", None),
+        ("${file::x}", None),
+        ("${fa:F:password}", None),
+        ("${fa:D/../secrets.properties:password}", None),
+        ("${dir:D:user}", "me\n"),
+        ("${dir:D:nope}", None),
+        ("${dir:/none:user}", None),
+        ("${dir:user}", None),
+        ("${dir:F:user}", None),
+        ("${dir:D:../secrets.properties}", None),
+        ("${env:FOO_V}", "foo"),
+        ("${env:NOPE_V}", None),
+        ("${ea:FOO_V}", "foo"),
+        ("${ea:BAR_V}", None),
+        ("${ea::FOO_V}", "foo"),
+        ("${what:x:y}", None),
+        ("${topic}-${timestamp}", None),
+        ("$${env:FOO_V}", "$foo"),
+        ("${file:F:${env:FOO_V}}", None),
+    ],
+)
+def test_placeholders_stand_for_what_apaches_do(
+    providers: Providers, folder: Path, given: str, found: str | None
+) -> None:
+    """As Apache's ConfigTransformer 3.9.1 and 4.3.0 answer; None: what they leave as it is."""
+    text = given.replace("F:", f"{folder}/secrets.properties:")
+    text = text.replace("D:", f"{folder}/d:").replace("D/", f"{folder}/d/")
+    assert providers.resolved({"k": text}) == {"k": text if found is None else found}
+
+
+def test_what_cannot_be_read_is_an_error_in_one_line(providers: Providers, folder: Path) -> None:
+    for path in ("/none", str(folder)):
+        with pytest.raises(ProviderError, match=f"^Could not read properties from file {path}$"):
+            providers.resolved({"k": f"${{file:{path}:x}}"})
+    with pytest.raises(ProviderError, match=r"^Path is not supported for EnvVarConfigProvider, invalid value 'some'$"):
+        providers.resolved({"k": "${env:some:FOO_V}"})
+
+
+def test_what_has_no_value_is_told_by_the_log(
+    providers: Providers, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    providers.resolved({"k": "${env:NOPE_V}${what:x:y}${env:FOO_V}"}, "Connector c")
+    assert caplog.messages == [
+        "Connector c: ${env:NOPE_V} is left as it is: the provider env: it has no NOPE_V",
+        "Connector c: ${what:x:y} is left as it is: the provider what: it is not among config.providers",
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({}, "Missing required configuration"),
+        ({"class": "com.example.Vault"}, "could not be found"),
+        ({"class": f"{JAVA}.Vault"}, "known are DirectoryConfigProvider"),
+        ({"class": "pathlib.Path"}, "it is no configuration provider"),
+        ({"class": "FileConfigProvider", "param.allowed.paths": "rel"}, "Path rel is not absolute"),
+        ({"class": "FileConfigProvider", "param.allowed.paths": "/no/such"}, "Path /no/such does not exist"),
+        ({"class": "EnvVarConfigProvider", "param.allowlist.pattern": "("}, "is no regular expression"),
+    ],
+)
+def test_a_provider_that_cannot_be_ends_the_worker_when_it_starts(settings: dict[str, str], message: str) -> None:
+    given = {"config.providers": "p", **{f"config.providers.p.{name}": value for name, value in settings.items()}}
+    with pytest.raises(ConfigErrors, match=message):
+        Providers.of(given)
+
+
+class Ours(ConfigProvider):
+    def configure(self, params: Mapping[str, str]) -> None:
+        self._end = params.get("end", "")
+
+    def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
+        if path == "broken":
+            raise RuntimeError(f"the vault says {PASSWORD}")
+        return {key: f"{path}/{key}{self._end}" for key in keys}
+
+
+def test_a_provider_of_ones_own() -> None:
+    given = {"config.providers": "ours", "config.providers.ours.class": f"{__name__}.Ours"}
+    providers = Providers.of({**given, "config.providers.ours.param.end": "!"})
+    assert providers.resolved({"k": "${ours:a:b} ${ours:c}"}) == {"k": "a/b! /c!"}
+    with pytest.raises(ProviderError, match=r"^the configuration provider ours failed: RuntimeError$"):
+        providers.resolved({"k": "${ours:broken:b}"})
+
+
+def test_values_are_taken_out_of_texts_and_of_what_is_logged() -> None:
+    secrets = Secrets()
+    assert secrets.hidden("open sesame 42") == "open sesame 42"
+    for value, placeholder in ((PASSWORD, "${p}"), ("4711", "${n}"), ("true", "${t}"), ("1", "${o}")):
+        secrets.add(value, placeholder)
+    secrets.add("-----BEGIN-----\nabcdefghijkl\n", "${pem}")
+    text = "open sesame, open%20sesame, 4711 147110 true 1 and abcdefghijkl"
+    assert secrets.hidden(text) == "${p}, ${p}, ${n} 147110 true 1 and ${pem}"
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.addFilter(secrets)
+    logger = logging.getLogger("test.providers")
+    logger.addHandler(handler)
+    try:
+        raise ValueError(f"not {PASSWORD}")
+    except ValueError:
+        logger.exception("the password is %s", PASSWORD)
+    finally:
+        logger.removeHandler(handler)
+    assert "the password is ${p}" in out.getvalue() and "ValueError: not ${p}" in out.getvalue()
+    assert "sesame" not in out.getvalue()
+
+
+class Telling(Source):
+    """Tells all that it knows, and fails with it."""
+
+    options = (Option("password"),)
+    known: list[str] = []
+
+    def start(self, context: Context) -> None:
+        Telling.known.append(context["password"])
+        raise ConnectError(f"{context['password']} is wrong") from ValueError(f"really: {context.given['password']}")
+
+
+@pytest.fixture
+def herder(providers: Providers) -> Iterator[Herder]:
+    converters = {"key.converter": TEXT, "value.converter": TEXT}
+    nothing: Any = lambda: None  # noqa: E731
+    worker = Worker("w:1", converters, nothing, "points", OffsetStore(MemoryTable()), providers=providers)
+    made = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    yield made
+    made.close()
+
+
+def test_only_the_task_sees_the_value(herder: Herder, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Telling.known.clear()
+    placeholder = f"${{file:{folder}/secrets.properties:password}}"
+    given = {"connector.class": f"{__name__}.Telling", "password": placeholder}
+    herder.start()
+    herder.create("c", given, None)
+
+    def failed() -> bool:
+        return bool(herder.statuses.task("c")) and herder.status("c")["tasks"][0]["state"] == "FAILED"
+
+    wait_until(failed, timeout=60, what="the task has failed")
+    assert Telling.known == [PASSWORD]
+    assert herder.config("c")["password"] == placeholder
+    trace = herder.status("c")["tasks"][0]["trace"]
+    assert f"ConnectError: {placeholder} is wrong" in trace and f"really: {placeholder}" in trace
+    shown = [herder.info("c"), herder.status("c"), herder.tasks("c"), herder.validate("Telling", given)]
+    assert PASSWORD not in json.dumps(shown) and PASSWORD not in caplog.text
+    # The value is looked up anew with every start.
+    (folder / "secrets.properties").write_text("password=another\n")
+    herder.restart_task("c", 0)
+    wait_until(lambda: Telling.known == [PASSWORD, "another"], timeout=60, what="it has started again")
+    (folder / "secrets.properties").unlink()
+    herder.restart_task("c", 0)
+    wait_until(
+        lambda: failed() and "Could not read properties from file" in herder.status("c")["tasks"][0]["trace"],
+        timeout=60,
+        what="it has failed for want of the file",
+    )
+
+
+def test_validate_checks_the_value_and_shows_the_placeholder(herder: Herder, folder: Path) -> None:
+    number = f"${{file:{folder}/secrets.properties:number}}"
+    given = {"connector.class": "FileStreamSource", "file": "${env:FOO_V}", "topic": "t", "tasks.max": number}
+    found = {one["value"]["name"]: one["value"] for one in herder.validate("FileStreamSource", given)["configs"]}
+    assert found["file"]["value"] == "${env:FOO_V}" and found["file"]["errors"] == []
+    assert found["tasks.max"]["value"] == number
+    (error,) = found["tasks.max"]["errors"]
+    assert error.startswith(f"Invalid value {number} for configuration tasks.max") and "abcd" not in error
+    with pytest.raises(RestError, match="contains the following 1 error") as refused:
+        herder.create("c", given, None)
+    assert "abcd" not in str(refused.value)
+    with pytest.raises(RestError, match=r"^Could not read properties from file /none$") as refused:
+        herder.validate("FileStreamSource", {**given, "file": "${file:/none:x}"})
+    assert refused.value.code == 500
+
+
+def test_a_class_may_be_named_by_a_placeholder(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLASS", "FileStreamSource")
+    made = herder.create("c", {"connector.class": "${env:CLASS}", "file": "f", "topic": "t"}, "STOPPED")
+    assert (made["type"], made["config"]["connector.class"]) == ("source", "${env:CLASS}")
+
+
+def test_the_workers_own_settings_have_placeholders_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFSETS", str(tmp_path / "offsets"))
+    monkeypatch.setenv("EXACTLY", "sometimes")
+    seen: list[Any] = []
+
+    def stopped(herder: Any, *_: Any) -> None:
+        seen.append(herder.worker.properties)
+
+    monkeypatch.setattr(workers.Server, "run", lambda self, *given: stopped(*given))
+    properties = {
+        "key.converter": TEXT, "value.converter": TEXT, "listeners": "http://127.0.0.1:0",
+        "offset.storage.file.filename": "${env:OFFSETS}",
+        "config.providers": "env", "config.providers.env.class": f"{JAVA}.EnvVarConfigProvider",
+    }  # fmt: skip
+    assert run_standalone(properties, []) == 0
+    assert seen[0]["offset.storage.file.filename"] == str(tmp_path / "offsets")
+    with pytest.raises(ConfigErrors, match=r"Invalid value \$\{env:EXACTLY\}"):
+        run_standalone({**properties, "exactly.once.source.support": "${env:EXACTLY}"}, [])
