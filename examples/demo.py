@@ -29,7 +29,7 @@ JOB = Path(__file__).with_name("word_count.py")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=None, help="end so long after the first counts")
+    parser.add_argument("--seconds", type=float, help="end so long after the first counts, once they have moved")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory(prefix="kavka-demo-") as folder, Broker() as broker:
         servers = broker.bootstrap_servers
@@ -64,20 +64,22 @@ def main() -> int:
 
 
 def show(servers: str, seconds: float | None, job: subprocess.Popen[bytes]) -> None:
-    """Feed lines and print the ten most frequent words, until the job ends or the time is over."""
+    """Feed lines and print the ten most frequent words, until the job ends, or the time is over and they have moved."""
     counts: Counter[str] = Counter()
     until = None
+    moves = 0
     with (
         Producer(bootstrap_servers=servers) as producer,
         Consumer(bootstrap_servers=servers, group_id="demo", auto_offset_reset="earliest") as consumer,
     ):
         consumer.subscribe([OUTPUT])
-        while job.poll() is None and (until is None or time.monotonic() < until):
+        while job.poll() is None and (moves < 3 or until is None or time.monotonic() < until):
             producer.send(SOURCE, " ".join(random.choices(WORDS, k=10)).encode())
             new = consumer.poll(0.2)
             for record in new:
                 counts[record.key.decode()] = int.from_bytes(record.value)
             if new:
+                moves += 1
                 told = "  ".join(f"{word} {count}" for word, count in counts.most_common(10))
                 if sys.stdout.isatty():
                     print(f"\r{told}\x1b[K", end="", flush=True)

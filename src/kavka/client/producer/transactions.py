@@ -404,7 +404,8 @@ class Transactions:
 
     def _speaks_second_protocol(self) -> bool:
         node_id = self._coordinators.get((self.id, TRANSACTION))
-        if node_id is None:
+        # While all brokers are away, and the client begins anew with `bootstrap.servers`, it knows none by its id.
+        if node_id is None or node_id not in self._cluster.nodes:
             return self.second_protocol
         connection = self._cluster.ready_connection(node_id, CHANNEL)
         if connection is None:

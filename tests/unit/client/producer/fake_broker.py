@@ -200,7 +200,12 @@ class FakeCluster:
     def on_connected(self, callback: Callable[[int], None]) -> None:
         self._connected.append(callback)
 
+    async def find_coordinator(self, key: str, key_type: int, *, timeout: float | None = None) -> Node:
+        return Node(0, "fake", 9092)
+
     def ready_connection(self, node_id: int, channel: str = "") -> FakeConnection | None:
+        if node_id not in self.nodes:
+            raise Disconnected(f"there is no broker {node_id} in the metadata")
         if self.current is None:
             self.current = FakeConnection(self)
             self.connections_opened += 1
