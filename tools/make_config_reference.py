@@ -1,5 +1,5 @@
-"""Write the references of all settings from the tables: docs/configuration.md of topics and brokers (src/kavka/common),
-docs/client-configuration.md of the clients (src/kavka/client).
+"""Write the references of all settings from the tables: docs/configuration.md of topics, groups and brokers
+(src/kavka/common), docs/client-configuration.md of the clients (src/kavka/client).
 
 With --check nothing is written; it fails when a file differs from what the tables give.
 """
@@ -7,7 +7,7 @@ With --check nothing is written; it fails when a file differs from what the tabl
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kavka.client.admin_config import ADMIN_CONFIGS
@@ -19,6 +19,7 @@ from kavka.common.broker_config_groups import GROUP_CONFIGS
 from kavka.common.broker_config_log import LOG_CONFIGS
 from kavka.common.broker_config_security import SECURITY_CONFIGS
 from kavka.common.config import LATER, ConfigKey
+from kavka.common.group_config import SINGLE_GROUP_CONFIGS, bounds
 from kavka.common.topic_config import TOPIC_CONFIGS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -27,9 +28,20 @@ INTRODUCTION = """# Settings
 
 All names are Kafka's. This page is written by `make docs` from the tables that the broker itself reads.
 
-A setting of a topic that is not set on the topic comes from the broker setting in its last column. *Changes while
+A setting of a topic or a group that is not set for it comes from the broker setting in its last column. *Changes while
 running* says how a broker's setting can be altered with `kafka-configs`: per-broker, for one broker at a time;
 cluster-wide, for one or for all; read-only, only in the file.
+"""
+
+GROUPS = """What a group of the new protocol (`group.protocol=consumer`) may have of its own. A change holds at once and
+on every broker: members hear of a new interval with their next heartbeat. It may be made before there is such a group,
+and stays when the group is deleted. A session must be longer than the interval of heartbeats.
+
+```
+kavka configs --bootstrap-server localhost:9092 --alter --group billing --add-config consumer.session.timeout.ms=60000
+kavka configs --bootstrap-server localhost:9092 --describe --group billing
+kavka configs --bootstrap-server localhost:9092 --alter --group billing --delete-config consumer.session.timeout.ms
+```
 """
 
 
@@ -61,20 +73,31 @@ def broker_table(keys: Iterable[ConfigKey]) -> str:
     )
 
 
-def render() -> str:
-    topics = table(
+def own_table(keys: Iterable[ConfigKey], limits: Callable[[ConfigKey], str] = allowed) -> str:
+    return table(
         ("name", "what it does", "default", "allowed", "from the broker's"),
         (
-            (f"`{k.name}`", note(k), value(k), allowed(k), ", ".join(f"`{s.name}`" for s in k.synonyms))
-            for k in TOPIC_CONFIGS
+            (f"`{k.name}`", note(k), value(k), limits(k), ", ".join(f"`{s.name}`" for s in k.synonyms))
+            for k in keys
             if not k.internal
         ),
     )
+
+
+def between(key: ConfigKey) -> str:
+    low, high = bounds(key.name)
+    return f"between `{low}` and `{high}`"
+
+
+def render() -> str:
     security = f"These are known, so that a file with them is read; setting one says that it {LATER}.\n"
     parts = [
         INTRODUCTION,
         "## Topics\n",
-        topics,
+        own_table(TOPIC_CONFIGS),
+        "## Groups\n",
+        GROUPS,
+        own_table(SINGLE_GROUP_CONFIGS, between),
         "## Brokers\n",
         "The defaults are those of a single node.\n",
         broker_table(GENERAL_CONFIGS),

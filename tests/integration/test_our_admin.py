@@ -33,12 +33,15 @@ from kavka.client.admin.types import (
     MemberToRemove,
     OpType,
     ReplicaLogDirInfo,
+    ResourceType,
     TopicPartitionReplica,
 )
 from kavka.client.errors import ClientClosed, UnsupportedVersion
 from kavka.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kavka.protocol.messages.elect_leaders import ElectLeadersRequest
 from tests.support import wire
+from tests.support.messages import Messages
 from tests.support.reading import read_values
 from tests.support.targets import Target
 
@@ -184,6 +187,41 @@ def test_a_brokers_settings_can_be_read(admin: Admin) -> None:
     found = admin.describe_configs(resource)[resource]
     assert found["log.dirs"].is_read_only
     assert len(found) > 100
+
+
+def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, target: Target, topic: str) -> None:
+    resource, heartbeat = ConfigResource.group(topic), "consumer.heartbeat.interval.ms"
+    if not admin.describe_features().supported.get("group.version"):
+        with pytest.raises(AdminError):
+            admin.incremental_alter_configs({resource: {heartbeat: "7000"}})
+        return
+    found = admin.describe_configs(resource)[resource]
+    assert (found[heartbeat].value, found[heartbeat].is_default) == ("5000", True)
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    # Whoever looks for the coordinator has the offsets topic made.
+    assert admin.list_consumer_group_offsets(topic) == {}
+    with Messages(target.address) as connection:
+
+        def beat(member_id: str, epoch: int, **more: Any) -> Any:
+            request = ConsumerGroupHeartbeatRequest(group_id=topic, member_id=member_id, member_epoch=epoch, **more)
+            return connection.call(request, 1)
+
+        joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+        member = eventually(lambda: (answer := beat("member", 0, **joining)).error_code == 0 and answer)
+        admin.incremental_alter_configs({resource: [AlterConfigOp(heartbeat, "7000")]})
+        assert eventually(lambda: beat("member", member.member_epoch).heartbeat_interval_ms == 7000)
+        beat("member", -1)
+    found = admin.describe_configs(resource, include_synonyms=True)[resource]
+    assert (found[heartbeat].value, found[heartbeat].source) == ("7000", ConfigSource.DYNAMIC_GROUP_CONFIG)
+    assert [synonym.name for synonym in found[heartbeat].synonyms] == [heartbeat, f"group.{heartbeat}"]
+    assert resource in admin.list_config_resources([ResourceType.GROUP])
+    for wrong in ({heartbeat: "4999"}, {heartbeat: "soon"}, {"nonsense": "1"}):
+        with pytest.raises(AdminError) as caught:
+            admin.incremental_alter_configs({resource: wrong})
+        assert caught.value.code == ErrorCode.INVALID_CONFIG
+    admin.incremental_alter_configs({resource: {heartbeat: None}})
+    assert eventually(lambda: admin.describe_configs(resource)[resource][heartbeat].is_default)
+    assert eventually(lambda: resource not in admin.list_config_resources([ResourceType.GROUP]))
 
 
 # --- records and offsets

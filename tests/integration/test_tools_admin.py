@@ -161,6 +161,33 @@ def test_configs_of_brokers(both39: SideBySide) -> None:
     both.fails_same("configs", "--describe", "--broker", "one", says="one")
 
 
+def test_configs_of_groups(both43: SideBySide) -> None:
+    both, group = both43, ("--entity-type", "groups", "--entity-name", "{g}")
+    added = ("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=7000")
+    if isinstance(both.cluster, ApacheCluster):
+        # 3.9 with ZooKeeper has no settings of groups.
+        both.fails_same("configs", *added, says="Unknown resource type 32")
+        return
+    both.looks_same("configs", "--describe", *group)
+    both.does_same("configs", *added)
+    for name in both.names.values():
+        resource = ConfigResource.group(f"g-{name}")
+        both.everywhere(
+            lambda admin, r=resource: setting(admin, r, "consumer.heartbeat.interval.ms") == "7000",  # type: ignore[misc]
+            f"the settings of {resource.name}",
+        )
+    both.looks_same("configs", "--describe", *group)
+    both.looks_same("configs", "--describe", "--group", "{g}", "--all")
+    both.looks_same("configs", "--describe", "--entity-type", "groups", order=False)
+    both.does_same("configs", "--describe", "--group", "{g}")
+    for wrong in ("consumer.session.timeout.ms=44999", "consumer.heartbeat.interval.ms=15001", "nonsense=1"):
+        both.fails_same("configs", "--alter", *group, "--add-config", wrong, says=wrong.partition("=")[0])
+    everything = ("--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms,nonsense")
+    for _ in range(2):
+        both.does_same("configs", "--alter", "--group", "{g}", *everything)
+    both.looks_same("configs", "--describe", *group)
+
+
 def test_settings_of_users_are_answered_clearly(both39: SideBySide) -> None:
     servers = both39.cluster.bootstrap_servers
     one = ours("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")

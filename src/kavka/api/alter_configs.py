@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33): replace all that a topic or a broker sets itself.
+"""AlterConfigs (key 33): replace all that a topic, a broker or a group sets itself.
 
 v2     flexible
 

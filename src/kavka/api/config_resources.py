@@ -1,6 +1,6 @@
-"""What has settings that can be described and altered: topics, brokers, and the loggers of this broker.
+"""What has settings that can be described and altered: topics, brokers, groups, and the loggers of this broker.
 
-A topic's values are wrong with INVALID_CONFIG, a broker's with INVALID_REQUEST: so Kafka answers.
+A topic's and a group's values are wrong with INVALID_CONFIG, a broker's with INVALID_REQUEST: so Kafka answers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.common.config import ConfigError, ConfigTable
 from kavka.common.config_view import check_dynamic
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
@@ -30,7 +31,7 @@ R = TypeVar("R", bound=Named)
 
 
 def table_of(resource_type: int) -> ConfigTable:
-    return TOPIC_CONFIGS if resource_type == TOPIC else BROKER_CONFIGS
+    return {TOPIC: TOPIC_CONFIGS, GROUP: SINGLE_GROUP_CONFIGS}.get(resource_type, BROKER_CONFIGS)
 
 
 def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str]:
@@ -42,7 +43,16 @@ def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str
         return configs.topic_overrides(name)
     if resource_type == BROKER:
         return dict(configs.broker.dynamic_default if broker_id(ctx, name) is None else configs.broker.dynamic_broker)
+    if resource_type == GROUP:
+        check_group_name(name)
+        return configs.group_overrides(name)
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
+
+
+def check_group_name(name: str) -> None:
+    """There need not be such a group yet."""
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "There are no settings for all groups: name one.")
 
 
 async def replace(
@@ -52,9 +62,13 @@ async def replace(
     before = current(ctx, resource_type, name)
     try:
         if resource_type == TOPIC:
-            _check_topic(ctx, values)
+            _check(ctx.broker.configs.broker.check_topic, values)
             if not validate_only:
                 await ctx.broker.configs.set_topic(name, values)
+        elif resource_type == GROUP:
+            _check(ctx.broker.configs.broker.check_group, values)
+            if not validate_only:
+                await ctx.broker.configs.set_group(name, values)
         else:
             _check_broker(ctx, broker_id(ctx, name), before, values)
             if not validate_only:
@@ -81,9 +95,9 @@ async def each_once(
     return results
 
 
-def _check_topic(ctx: RequestContext, values: Mapping[str, str]) -> None:
+def _check(check: Callable[[Mapping[str, str]], None], values: Mapping[str, str]) -> None:
     try:
-        ctx.broker.configs.broker.check_topic(values)
+        check(values)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): the settings of topics, brokers and loggers, and where each value comes from.
+"""DescribeConfigs (key 32): the settings of topics, brokers, groups and loggers, and where each value comes from.
 
 v0     is_default
 v1     config_source instead; synonyms on request
@@ -11,7 +11,7 @@ A broker with the empty name stands for what is set for all brokers while they r
 from __future__ import annotations
 
 from kavka.api import broker_loggers
-from kavka.api.config_resources import BROKER, BROKER_LOGGER, TOPIC, broker_id
+from kavka.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC, broker_id, check_group_name
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.config_view import (
@@ -19,6 +19,7 @@ from kavka.common.config_view import (
     ConfigSource,
     describe_broker,
     describe_broker_defaults,
+    describe_group,
     describe_topic,
 )
 from kavka.common.errors import ErrorCode, KafkaError
@@ -73,6 +74,9 @@ def _describe(
             entries = (
                 describe_broker_defaults(configs.broker, keys) if all_brokers else describe_broker(configs.broker, keys)
             )
+        case type_ if type_ == GROUP:
+            check_group_name(name)
+            entries = describe_group(configs.broker, configs.group_overrides(name), keys)
         case type_ if type_ == BROKER_LOGGER:
             if broker_id(ctx, name) is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are a broker's own: name the broker.")

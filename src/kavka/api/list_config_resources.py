@@ -38,10 +38,10 @@ def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConf
 
 
 def _names(ctx: RequestContext, resource_type: int) -> list[str]:
-    """No group and no client metric has settings of its own here."""
+    """Of groups, those with settings of their own; no client metric has any here."""
     cache = ctx.broker.metadata_cache
     if resource_type == TOPIC:
         return sorted(cache.topics)
     if resource_type in (BROKER, BROKER_LOGGER):
         return [str(number) for number in sorted(cache.brokers)]
-    return []
+    return ctx.broker.configs.groups if resource_type == GROUP else []

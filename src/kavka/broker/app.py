@@ -332,8 +332,10 @@ class Broker:
             metadata_cache=self.metadata_cache,
             run_in_worker=self.workers.post,
             create_topic=self.topic_creation.create_internal,
+            group_values=self.configs.group_values,
             metrics=self.metrics,
         )
+        self.configs.on_group.append(self.groups.on_group_settings)
         self.transactions = TransactionCoordinator(
             self.settings,
             broker_id=self.broker_id,

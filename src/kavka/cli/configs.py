@@ -72,6 +72,7 @@ COMMAND = Command(
         "kavka configs --bootstrap-server localhost:9092 --describe --entity-type topics --entity-name orders --all",
         "kavka configs --bootstrap-server localhost:9092 --alter --topic orders --add-config retention.ms=3600000",
         "kavka configs --bootstrap-server localhost:9092 --alter --broker-defaults --add-config log.cleaner.threads=2",
+        "kavka configs --bootstrap-server localhost:9092 --alter --group g --delete-config consumer.session.timeout.ms",
     ),
 )
 
@@ -185,7 +186,8 @@ def _check_broker(admin: Admin, kind: str, name: str) -> None:
 def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
     from kavka.client.admin.types import AlterConfigOp
 
-    if deleted:
+    # Kafka's tool lets the broker decide about the settings of groups and client metrics.
+    if deleted and kind not in ("groups", "client-metrics"):
         there = {entry.name for entry in _entries(admin, kind, name, everything=kind == "broker-loggers")}
         unknown = [key for key in deleted if key not in there]
         if unknown:
@@ -207,9 +209,27 @@ def _names(admin: Admin, kind: str) -> list[str]:
         case "brokers" | "broker-loggers":
             found = [str(node.id) for node in sorted(admin.describe_cluster().nodes)]
             return [*found, ""] if kind == "brokers" else found
+        case "groups":
+            return sorted(_configured(admin, kind) | _running_groups(admin))
         case _:
-            resource = _resource(kind, "")
-            return sorted(found.name for found in admin.list_config_resources([resource.type]))
+            return sorted(_configured(admin, kind))
+
+
+def _configured(admin: Admin, kind: str) -> set[str]:
+    """Those with settings of their own, as far as the broker can say."""
+    from kavka.common.errors import ErrorCode, KafkaError
+
+    wanted = _resource(kind, "").type
+    try:
+        return {found.name for found in admin.list_config_resources([wanted]) if found.type is wanted}
+    except KafkaError as error:
+        if kind == "groups" and error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return set()
+        raise
+
+
+def _running_groups(admin: Admin) -> set[str]:
+    return {group.group_id for group in admin.list_groups()}
 
 
 def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> None:
@@ -219,6 +239,9 @@ def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> Non
         entries = _entries(admin, kind, one, everything)
         if args["json"]:
             shown.append(_as_json(kind, one, entries))
+            continue
+        if name and kind == "groups" and not entries and name not in _running_groups(admin):
+            print(f"The group '{name}' doesn't exist and doesn't have dynamic config.")
             continue
         if one:
             print(style(f"{'All' if everything else 'Dynamic'} configs for {ONE[kind]} {one} are:", "bold"))

@@ -1,8 +1,9 @@
 """What a setting's value is right now, and where it comes from.
 
 A broker's settings lie in layers, the upper covering the lower: set for this broker while it runs, set for all brokers
-while they run, in its file, built in. A topic's own settings lie on top of all of them. `BrokerConfigs` is one state of
-the layers; it never changes, an alteration makes a new one. `describe_*` give the entries of a DescribeConfigs answer.
+while they run, in its file, built in. The own settings of a topic or a group lie on top of all of them. `BrokerConfigs`
+is one state of the layers; it never changes, an alteration makes a new one. `describe_*` give the entries of a
+DescribeConfigs answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from enum import IntEnum
 from typing import Any
 
 from kavka.common.broker_config import BROKER_CONFIGS, base_name
-from kavka.common.config import LONG_MAX, ConfigError, ConfigKey, Dynamic
+from kavka.common.config import LONG_MAX, AtLeast, AtMost, ConfigError, ConfigKey, ConfigTable, Dynamic
+from kavka.common.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, SINGLE_GROUP_CONFIGS, bounds
 from kavka.common.topic_config import TOPIC_CONFIGS
 
 
@@ -26,6 +28,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class BrokerConfigs:
                 if (key := BROKER_CONFIGS.get(name)) is not None:
                     self.values[name] = key.parse(text)
         BROKER_CONFIGS.cross_check(self.values)
-        self._topic_defaults = {key.name: self.topic_default(key) for key in TOPIC_CONFIGS}
+        self._topic_defaults = {key.name: self.own_default(key) for key in TOPIC_CONFIGS}
 
     def with_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
@@ -108,8 +111,32 @@ class BrokerConfigs:
             TOPIC_CONFIGS.parse_one(name, text)
         TOPIC_CONFIGS.cross_check(self.topic_values(overrides))
 
-    def topic_default(self, key: ConfigKey) -> Any:
-        """What a topic has that does not set `key` itself."""
+    def check_group(self, overrides: Mapping[str, str]) -> None:
+        """Whether a group may have these settings of its own. Raises ConfigError, for an unknown name too."""
+        for name, text in overrides.items():
+            value = SINGLE_GROUP_CONFIGS.parse_one(name, text)
+            low, high = bounds(name)
+            SINGLE_GROUP_CONFIGS[name].check(value, AtLeast(self.values[low], low))
+            SINGLE_GROUP_CONFIGS[name].check(value, AtMost(self.values[high], high))
+        if SESSION_TIMEOUT in overrides or HEARTBEAT_INTERVAL in overrides:
+            values = self.group_values(overrides)
+            longer = AtLeast(values[HEARTBEAT_INTERVAL] + 1, f"more than {HEARTBEAT_INTERVAL}")
+            SINGLE_GROUP_CONFIGS[SESSION_TIMEOUT].check(values[SESSION_TIMEOUT], longer)
+
+    def group_values(self, overrides: Mapping[str, str]) -> dict[str, int]:
+        """What a group is run with, every name of the table: its own, else the broker's.
+
+        Values of its own that were set when the broker's bounds were wider count as the bound that they are beyond.
+        """
+        values: dict[str, int] = {key.name: self.own_default(key) for key in SINGLE_GROUP_CONFIGS}
+        for name, text in overrides.items():
+            if (key := SINGLE_GROUP_CONFIGS.get(name)) is not None:
+                low, high = bounds(name)
+                values[name] = min(max(key.parse(text), self.values[low]), self.values[high])
+        return values
+
+    def own_default(self, key: ConfigKey) -> Any:
+        """What a topic or a group has that does not set `key` itself."""
         for synonym in key.synonyms:
             if (value := self.values[synonym.name]) is not None:
                 return synonym.convert(value)
@@ -165,8 +192,25 @@ def describe_topic(
     configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
     """Every setting of a topic whose own settings are `overrides` (or those in `names`, if there are any)."""
-    listed = {key.name: None for key in TOPIC_CONFIGS if not key.internal} | dict.fromkeys(overrides)
-    return [_topic_entry(configs, overrides, name) for name in _chosen(listed, names)]
+    return _describe_own(TOPIC_CONFIGS, ConfigSource.TOPIC, configs, overrides, names)
+
+
+def describe_group(
+    configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
+) -> list[ConfigEntry]:
+    """Every setting of a group whose own settings are `overrides` (or those in `names`, if there are any)."""
+    return _describe_own(SINGLE_GROUP_CONFIGS, ConfigSource.GROUP, configs, overrides, names)
+
+
+def _describe_own(
+    table: ConfigTable,
+    source: ConfigSource,
+    configs: BrokerConfigs,
+    overrides: Mapping[str, str],
+    names: Iterable[str] | None,
+) -> list[ConfigEntry]:
+    listed = {key.name: None for key in table if not key.internal} | dict.fromkeys(overrides)
+    return [_own_entry(table, source, configs, overrides, name) for name in _chosen(listed, names)]
 
 
 def _chosen(listed: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
@@ -193,17 +237,19 @@ def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSou
     )
 
 
-def _topic_entry(configs: BrokerConfigs, overrides: Mapping[str, str], name: str) -> ConfigEntry:
-    key = TOPIC_CONFIGS.get(name)
+def _own_entry(
+    table: ConfigTable, source: ConfigSource, configs: BrokerConfigs, overrides: Mapping[str, str], name: str
+) -> ConfigEntry:
+    key = table.get(name)
     is_sensitive = key is None or key.is_sensitive
     synonyms: tuple[SynonymEntry, ...] = ()
     value = None
     if key is not None:
-        value = key.format(key.parse(overrides[name]) if name in overrides else configs.topic_default(key))
+        value = key.format(key.parse(overrides[name]) if name in overrides else configs.own_default(key))
         if key.synonyms:
             synonyms = _broker_synonyms(configs, key.synonyms[0].name)
     if name in overrides:
-        synonyms = (SynonymEntry(name, value, ConfigSource.TOPIC), *synonyms)
+        synonyms = (SynonymEntry(name, value, source), *synonyms)
     return ConfigEntry(
         name=name,
         value=None if is_sensitive else value,

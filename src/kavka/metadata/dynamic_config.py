@@ -1,10 +1,11 @@
 """Settings that change while brokers run: what is under /config, kept in memory and kept up to date.
 
-A change is written to the node of the topic or broker, then announced by a node under /config/changes, which every
-broker watches; each reads the announced node anew and takes it over. The broker that made the change takes it over
-before it answers. Announcements are removed when they are older than a quarter of an hour.
+A change is written to the node of the topic, broker or group, then announced by a node under /config/changes, which
+every broker watches; each reads the announced node anew and takes it over. The broker that made the change takes it
+over before it answers. Announcements are removed when they are older than a quarter of an hour.
 
-What a topic sets itself is here; how it falls back to the broker's settings is `common.config_view`'s matter.
+What topics and groups set themselves is here; how they fall back to the broker's settings is `common.config_view`'s
+matter. A group that sets nothing has no node. Kafka 3.9, whose tree has no groups, logs their announcements as unknown.
 """
 
 from __future__ import annotations
@@ -17,11 +18,22 @@ from typing import Any, Protocol
 
 from kavka.common.broker_config import BROKER_CONFIGS
 from kavka.common.clock import Clock, SystemClock
-from kavka.common.config import ConfigError
+from kavka.common.config import ConfigError, ConfigTable
 from kavka.common.config_view import BrokerConfigs
+from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata import paths
-from kavka.metadata.store import Create, MetadataStore, NoNode, Op, SetData, StoreUnavailable, WatchEvent
+from kavka.metadata.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    Op,
+    SetData,
+    StoreUnavailable,
+    WatchEvent,
+)
 from kavka.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -44,20 +56,23 @@ class LiveSettings(Protocol):
 class DynamicConfig:
     """Only the loop touches it.
 
-    `on_topic` is called with the name of every topic whose log configuration may have changed, `on_broker` with the
-    names of the broker settings that have.
+    `on_topic` is called with the name of every topic whose log configuration may have changed, `on_group` with the
+    name of every group whose own settings have, `on_broker` with the names of the broker settings that have.
     """
 
     def __init__(
         self, store: MetadataStore, broker_id: int, settings: LiveSettings, clock: Clock | None = None
     ) -> None:
         self.on_topic: list[Callable[[str], Any]] = []
+        self.on_group: list[Callable[[str], Any]] = []
         self.on_broker: list[Callable[[frozenset[str]], Any]] = []
         self._store = store
         self._broker_id = broker_id
         self._settings = settings
         self._clock = clock or SystemClock()
         self._topics: dict[str, dict[str, str]] = {}
+        # Only groups that set something.
+        self._groups: dict[str, dict[str, str]] = {}
         self._log_configs: dict[str, LogConfig] = {}
         self._default_log_config: LogConfig | None = None
         self._announced = -1
@@ -70,6 +85,11 @@ class DynamicConfig:
         await self._read_broker(None)
         await self._read_broker(self._broker_id)
         await self.load_topics(await self._store.children(f"{paths.CONFIG}/{paths.TOPIC_CONFIGS}"))
+        with contextlib.suppress(NoNode):
+            nodes = await self._store.children(_GROUPS)
+            found = await asyncio.gather(*(self._read(f"{_GROUPS}/{node}") for node in nodes))
+            for node, overrides in zip(nodes, found, strict=True):
+                self._take_group(paths.desanitize(node), overrides)
 
     async def stop(self) -> None:
         if self._catching_up is not None:
@@ -91,13 +111,26 @@ class DynamicConfig:
         if config is None:
             overrides = self._topics.get(topic)
             if overrides:
-                config = LogConfig.from_values(self.broker.topic_values(_without_wrong(overrides)))
+                config = LogConfig.from_values(self.broker.topic_values(_without_wrong(TOPIC_CONFIGS, overrides)))
             else:
                 if self._default_log_config is None:
                     self._default_log_config = LogConfig.from_values(self.broker.topic_values({}))
                 config = self._default_log_config
             self._log_configs[topic] = config
         return config
+
+    @property
+    def groups(self) -> list[str]:
+        """Those that set something themselves."""
+        return sorted(self._groups)
+
+    def group_overrides(self, group: str) -> dict[str, str]:
+        """What the group sets itself, by name."""
+        return dict(self._groups.get(group, {}))
+
+    def group_values(self, group: str) -> dict[str, int]:
+        """What the group is run with."""
+        return self.broker.group_values(self._groups.get(group, {}))
 
     async def load_topics(self, topics: Iterable[str]) -> None:
         """Make sure that the settings of these topics are known; to be called before their logs are made."""
@@ -125,14 +158,32 @@ class DynamicConfig:
         if broker_id in (None, self._broker_id):
             self._take_broker(broker_id, dict(values))
 
-    async def _write(self, path: str, entity: str, values: Mapping[str, str]) -> None:
+    async def set_group(self, group: str, overrides: Mapping[str, str]) -> None:
+        """Replace what a group sets itself. The caller has checked the values (`BrokerConfigs.check_group`)."""
+        await self._store.ensure(_GROUPS)
+        entity = f"{paths.GROUP_CONFIGS}/{paths.group_node(group)}"
+        await self._write(paths.group_config(group), entity, overrides, keep_empty=False)
+        self._take_group(group, dict(overrides))
+
+    async def _write(self, path: str, entity: str, values: Mapping[str, str], *, keep_empty: bool = True) -> None:
         announcement = Create(
             f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}", paths.encode_config_change(entity), sequential=True
         )
         data = paths.encode_config(values)
-        there = await self._store.exists(path) is not None
-        change: Op = SetData(path, data) if there else Create(path, data)
-        await self._store.multi([change, announcement])
+        for is_last in (False, False, True):
+            there = await self._store.exists(path) is not None
+            changes: list[Op] = [announcement]
+            if values or keep_empty:
+                changes.append(SetData(path, data) if there else Create(path, data))
+            elif there:
+                changes.append(Delete(path))
+            try:
+                await self._store.multi(changes)
+                return
+            except (NoNode, NodeExists):
+                # Another broker has made or removed the node meanwhile.
+                if is_last:
+                    raise
 
     # ---- following
 
@@ -168,6 +219,8 @@ class DynamicConfig:
             kind, _, name = paths.decode_config_change((await self._store.get(path))[0]).partition("/")
             if kind == paths.TOPIC_CONFIGS:
                 self._take_topic(name, await self._read(paths.topic_config(name)))
+            elif kind == paths.GROUP_CONFIGS:
+                self._take_group(paths.desanitize(name), await self._read(f"{_GROUPS}/{name}"))
             elif kind == paths.BROKER_CONFIGS and name in (paths.DEFAULT_ENTITY, str(self._broker_id)):
                 await self._read_broker(None if name == paths.DEFAULT_ENTITY else self._broker_id)
         except (NoNode, paths.MalformedNode) as error:
@@ -200,11 +253,21 @@ class DynamicConfig:
         self._log_configs.pop(topic, None)
         self._tell(self.on_topic, topic)
 
+    def _take_group(self, group: str, overrides: dict[str, str]) -> None:
+        overrides = _without_wrong(SINGLE_GROUP_CONFIGS, overrides)
+        if self._groups.get(group, {}) == overrides:
+            return
+        if overrides:
+            self._groups[group] = overrides
+        else:
+            del self._groups[group]
+        self._tell(self.on_group, group)
+
     def _take_broker(self, broker_id: int | None, values: dict[str, str]) -> None:
         current = self.broker.dynamic_default if broker_id is None else self.broker.dynamic_broker
         if current == values:
             return
-        values = _without_wrong_broker(values)
+        values = _without_wrong(BROKER_CONFIGS, values)
         try:
             if broker_id is None:
                 changed = self._settings.set_dynamic(default=values)
@@ -232,6 +295,7 @@ class DynamicConfig:
                 log.exception("A change of configuration was not taken over")
 
 
+_GROUPS = f"{paths.CONFIG}/{paths.GROUP_CONFIGS}"
 # The broker settings that topics fall back to.
 _BEHIND_TOPICS = frozenset(synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms)
 
@@ -241,13 +305,9 @@ def _number(announcement: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def _without_wrong(overrides: Mapping[str, str]) -> dict[str, str]:
+def _without_wrong(table: ConfigTable, overrides: Mapping[str, str]) -> dict[str, str]:
     """What can be parsed: a value that another release wrote must not keep a partition from being served."""
-    return {name: text for name, text in overrides.items() if not _is_wrong(TOPIC_CONFIGS.get(name), text)}
-
-
-def _without_wrong_broker(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in values.items() if not _is_wrong(BROKER_CONFIGS.get(name), text)}
+    return {name: text for name, text in overrides.items() if not _is_wrong(table.get(name), text)}
 
 
 def _is_wrong(key: Any, text: str) -> bool:

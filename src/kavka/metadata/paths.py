@@ -42,6 +42,7 @@ CONSUMERS = "/consumers"
 
 # The kinds of things that have a node under /config, and the name of "all that have none of their own".
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, IP_CONFIGS = "topics", "brokers", "clients", "users", "ips"
+GROUP_CONFIGS = "groups"
 DEFAULT_ENTITY = "<default>"
 
 # The nodes without content that a cluster always has, in the order in which Kafka makes them.
@@ -94,6 +95,15 @@ def topic_config(name: str) -> str:
 def broker_config(broker_id: int | None) -> str:
     """With None, the node of the settings that hold for all brokers."""
     return config(BROKER_CONFIGS, DEFAULT_ENTITY if broker_id is None else str(broker_id))
+
+
+def group_config(group: str) -> str:
+    return config(GROUP_CONFIGS, group_node(group))
+
+
+def group_node(group: str) -> str:
+    """A group's name as the name of a node: any text will do for a group, and no node can be called "." or ".."."""
+    return sanitize(group) if group.strip(".") or len(group) > 2 else group.replace(".", "%2E")
 
 
 def delete_topic(name: str) -> str:

@@ -1,5 +1,5 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the codes are those that Apache Kafka 3.9.1 gave;
-ListConfigResources: as 4.3.0 answered."""
+of groups, and ListConfigResources: as 4.3.0 answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kavka.protocol.messages.list_config_resources import ListConfigResourcesReq
 from tests.unit.api.support import Client, with_client
 
 E = ErrorCode
-TOPIC, BROKER, LOGGER = 2, 4, 8
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -246,8 +246,38 @@ def test_what_has_settings_is_listed_by_type(tmp_path: Path) -> None:
         assert await listed(2, 4) == brokers + topics
         assert await listed(8, 8) == loggers
         assert await listed(16, 32) == []
+        for group in ("h", "g"):
+            assert await alter(client, GROUP, group, ("consumer.session.timeout.ms", SET, "50000")) is E.NONE
+        assert await listed(16, 32) == [(32, "g"), (32, "h")]
+        assert await alter(client, GROUP, "h", ("consumer.session.timeout.ms", DELETE, None)) is E.NONE
+        assert await listed() == [(32, "g"), *loggers, *brokers, *topics]
         assert await listed(version=0) == []
         answer = await client.ask(ListConfigResourcesRequest(resource_types=[2, 99]), 1)
         assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
     with_client(tmp_path, body, brokers=(0, 1))
+
+
+def test_a_groups_settings_can_be_described_and_altered_before_there_is_such_a_group(tmp_path: Path) -> None:
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+    async def body(client: Client) -> None:
+        assert await value(client, GROUP, "g", session) == ("45000", 5)
+        assert await alter(client, GROUP, "g", (session, SET, "50000"), (heartbeat, SET, "7000")) is E.NONE
+        assert await value(client, GROUP, "g", session) == ("50000", 8)
+        assert await value(client, GROUP, "other", session) == ("45000", 5)
+        assert client.broker.configs.group_values("g")[heartbeat] == 7000
+        assert await alter(client, GROUP, "g", (session, SET, "59000"), validate_only=True) is E.NONE
+        assert await alter(client, GROUP, "g", (session, SET, "59000"), (heartbeat, SET, "1")) is E.INVALID_CONFIG
+        assert await value(client, GROUP, "g", session) == ("50000", 8)
+        assert await alter(client, GROUP, "g", ("nonsense", SET, "1")) is E.INVALID_CONFIG
+        assert await alter(client, GROUP, "g", (session, APPEND, "50000")) is E.INVALID_CONFIG
+        assert await alter(client, GROUP, "g", (session, DELETE, None), ("nonsense", DELETE, None)) is E.NONE
+        assert await value(client, GROUP, "g", session) == ("45000", 5)
+        assert await replace(client, GROUP, "g", {session: "51000"}) is E.NONE
+        assert client.broker.configs.group_overrides("g") == {session: "51000"}
+        assert await alter(client, GROUP, "", (session, SET, "50000")) is E.INVALID_REQUEST
+        assert (await describe(client, GROUP, "")).error_code == E.INVALID_REQUEST
+        assert client.broker.configs.groups == ["g"]
+
+    with_client(tmp_path, body)

@@ -10,6 +10,7 @@ from kavka.common.config_view import (
     check_dynamic,
     describe_broker,
     describe_broker_defaults,
+    describe_group,
     describe_topic,
 )
 
@@ -170,3 +171,64 @@ def test_a_single_nodes_defaults_are_shown_as_defaults():
     entry = one(describe_broker(configs, ["offsets.topic.replication.factor"]))
     assert (entry.value, entry.source) == ("1", ConfigSource.DEFAULT)
     assert entry.synonyms[0].value == "1"
+
+
+def test_a_groups_own_setting_lies_over_the_brokers():
+    configs = BrokerConfigs({"group.consumer.session.timeout.ms": "46000"})
+    entry = one(describe_group(configs, {"consumer.session.timeout.ms": "50000"}, ["consumer.session.timeout.ms"]))
+    assert (entry.value, entry.source, entry.type, entry.read_only) == ("50000", 8, ConfigType.INT, False)
+    assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", ConfigSource.GROUP),
+        ("group.consumer.session.timeout.ms", "46000", ConfigSource.STATIC_BROKER),
+        ("group.consumer.session.timeout.ms", "45000", ConfigSource.DEFAULT),
+    ]
+    assert {e.name: e.value for e in describe_group(configs, {})} == {
+        "consumer.session.timeout.ms": "46000",
+        "consumer.heartbeat.interval.ms": "5000",
+        "consumer.assignment.interval.ms": "1000",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"consumer.session.timeout.ms": "44999"}, r"at least 45000 \(group.consumer.min.session.timeout.ms\)"),
+        ({"consumer.session.timeout.ms": "60001"}, r"at most 60000 \(group.consumer.max.session.timeout.ms\)"),
+        ({"consumer.heartbeat.interval.ms": "4999"}, r"at least 5000 \(group.consumer.min.heartbeat.interval.ms\)"),
+        ({"consumer.heartbeat.interval.ms": "15001"}, r"at most 15000 \(group.consumer.max.heartbeat.interval.ms\)"),
+        ({"consumer.assignment.interval.ms": "15001"}, r"at most 15000"),
+        ({"consumer.assignment.interval.ms": "-1"}, "at least 0"),
+        ({"consumer.session.timeout.ms": "0"}, "at least 1"),
+        ({"consumer.session.timeout.ms": "99999999999"}, "32 bits"),
+        ({"consumer.session.timeout.ms": ""}, "whole number"),
+        ({"nonsense": "1"}, "nonsense: there is no such group config"),
+        ({"share.session.timeout.ms": "50000"}, "share groups"),
+        ({"streams.num.standby.replicas": "1"}, "streams groups"),
+    ],
+)
+def test_what_a_group_may_not_have_is_refused_with_what_is_allowed(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        BrokerConfigs({}).check_group(changes)
+
+
+def test_a_groups_session_is_longer_than_its_interval_of_heartbeats():
+    configs = BrokerConfigs(
+        {"group.consumer.min.session.timeout.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "1000"}
+    )
+    configs.check_group({"consumer.session.timeout.ms": "5001"})
+    for changes in (
+        {"consumer.session.timeout.ms": "5000"},
+        {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "2000"},
+    ):
+        with pytest.raises(ConfigError, match=r"session.timeout.ms: .*more than consumer.heartbeat.interval.ms"):
+            configs.check_group(changes)
+    configs.check_group({"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "1000"})
+
+
+def test_what_a_group_was_given_under_wider_bounds_counts_as_the_bound():
+    own = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "20000", "unknown": "x"}
+    assert BrokerConfigs({}).group_values(own) == {
+        "consumer.session.timeout.ms": 45000,
+        "consumer.heartbeat.interval.ms": 15000,
+        "consumer.assignment.interval.ms": 1000,
+    }

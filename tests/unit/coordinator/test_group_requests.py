@@ -13,6 +13,7 @@ import pytest
 
 from kavka.api import registry
 from kavka.api.context import RequestContext
+from kavka.common.config_view import BrokerConfigs
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.service import GroupCoordinator
@@ -97,12 +98,9 @@ class Services:
             offsets_commit_timeout_ms=5_000,
             zookeeper_connect=None,
             group_coordinator_rebalance_protocols=("classic", "consumer"),
-            group_consumer_session_timeout_ms=45_000,
-            group_consumer_heartbeat_interval_ms=5_000,
             group_consumer_max_size=100,
             group_consumer_assignors=("uniform", "range"),
             group_consumer_migration_policy="bidirectional",
-            group_consumer_assignment_interval_ms=0,
         )
         self.settings.__dict__.update(overrides)
         self.metadata_cache = MetadataCache()
@@ -110,12 +108,14 @@ class Services:
         self.created: list[tuple[str, int, int, dict[str, str]]] = []
         self.refuse: KafkaError | None = None
         self.partitions = [FakePartition(index) for index in range(OFFSETS_PARTITIONS)]
+        configs = BrokerConfigs({"group.consumer.assignment.interval.ms": "0"})
         self.groups = GroupCoordinator(
             self.settings,
             clock=FakeClock(),
             metadata_cache=self.metadata_cache,
             run_in_worker=lambda function, done: done(function()),
             create_topic=self.create_topic,
+            group_values=lambda group: configs.group_values({}),
         )
         self.tell_metadata("orders", TOPIC_ID, 3)
         if with_topic:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kavka.common.config_view import BrokerConfigs
 from kavka.metadata import paths
@@ -156,6 +157,88 @@ def test_a_topic_that_is_made_again_does_not_inherit_from_the_old_one(tmp_path: 
         configs.forget_topic("t")
         await configs.load_topics(["t"])
         assert configs.topic_overrides("t") == {}
+        await configs.stop()
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path) -> None:
+    names = ["g", "a/b c%", ".", "..", "...", "příliš", "\x00", "~", "%2E"]
+    own = {"consumer.session.timeout.ms": "50000"}
+
+    async def first(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        assert configs.groups == []
+        for name in names:
+            await configs.set_group(name, own)
+        assert (await store.get("/config/groups/g"))[0] == (
+            b'{"version":1,"config":{"consumer.session.timeout.ms":"50000"}}'
+        )
+        assert (await store.get("/config/changes/config_change_0000000001"))[0] == (
+            b'{"version":2,"entity_path":"groups/a%2Fb%20c%25"}'
+        )
+        await configs.stop()
+
+    async def second(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        assert configs.groups == sorted(names)
+        for name in names:
+            assert configs.group_overrides(name) == own
+            assert configs.group_values(name)["consumer.session.timeout.ms"] == 50000
+        assert configs.group_values("other")["consumer.session.timeout.ms"] == 45000
+        for name in names:
+            await configs.set_group(name, {})
+        assert await store.children("/config/groups") == []
+        assert configs.groups == []
+        await configs.stop()
+
+    with_laid_out_store(tmp_path, first)
+    with_laid_out_store(tmp_path, second)
+
+
+def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        mine = DynamicConfig(store, 0, Settings())
+        others = DynamicConfig(store, 1, Settings())
+        await mine.start()
+        await others.start()
+        arrived: asyncio.Queue[str] = asyncio.Queue()
+        mine.on_group.append(arrived.put_nowait)
+        for values in ({"consumer.session.timeout.ms": "50000"}, {}):
+            await others.set_group("a/b", values)
+            assert await asyncio.wait_for(arrived.get(), 60) == "a/b"
+            assert mine.group_overrides("a/b") == values
+        # What is there already, and what cannot be parsed, changes nothing.
+        await others.set_group("a/b", {"consumer.session.timeout.ms": "soon"})
+        await others.set_group("c", {"consumer.session.timeout.ms": "50000"})
+        assert await asyncio.wait_for(arrived.get(), 60) == "c"
+        assert mine.groups == ["c"]
+        await mine.stop()
+        await others.stop()
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_a_node_that_another_broker_makes_or_removes_meanwhile_is_written_anyway(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        configs = DynamicConfig(store, 0, Settings())
+        await configs.start()
+        really, own = store.exists, {"consumer.session.timeout.ms": "50000"}
+
+        async def behind(path: str, watch: Any = None) -> Any:
+            stat = await really(path, watch)
+            if path == "/config/groups/g":
+                store.exists = really  # type: ignore[method-assign]
+                await (store.create(path) if stat is None else store.delete(path))
+            return stat
+
+        for values in (own, {}):
+            store.exists = behind  # type: ignore[method-assign]
+            await configs.set_group("g", values)
+            assert (await really("/config/groups/g") is not None) == bool(values)
+        assert len(await store.children("/config/changes")) == 2
         await configs.stop()
 
     with_laid_out_store(tmp_path, body)

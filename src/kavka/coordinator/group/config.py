@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kavka.coordinator.group.consumer.config import ConsumerConfig
+from kavka.coordinator.group.consumer.config import ConsumerConfig, GroupValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class GroupConfig:
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
 
     @classmethod
-    def of(cls, settings: Any) -> GroupConfig:
+    def of(cls, settings: Any, group_values: GroupValues) -> GroupConfig:
         return cls(
             min_session_timeout_ms=settings.group_min_session_timeout_ms,
             max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -29,5 +29,5 @@ class GroupConfig:
             offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
             offsets_retention_check_ms=settings.offsets_retention_check_interval_ms,
-            consumer=ConsumerConfig.of(settings),
+            consumer=ConsumerConfig.of(settings, group_values),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
 from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.consumer.config import GroupValues
 from kavka.coordinator.group.consumer.topics import CachedTopics
 from kavka.coordinator.group.shard import CommitItem, GroupShard, check_group_id
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
@@ -45,11 +47,12 @@ class GroupCoordinator:
         metadata_cache: MetadataCache,
         run_in_worker: RunInWorker,
         create_topic: CreateTopic,
+        group_values: GroupValues,
         metrics: Registry | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._loop = loop or asyncio.get_running_loop()
-        self.config = GroupConfig.of(settings)
+        self.config = GroupConfig.of(settings, group_values)
         self.topic = InternalTopic(
             CONSUMER_OFFSETS,
             settings.offsets_topic_num_partitions,
@@ -111,6 +114,12 @@ class GroupCoordinator:
         if gone:
             for host in self.runtime.active():
                 host.follow_up(host.shard.forget_topics(gone))
+
+    def on_group_settings(self, group_id: str) -> None:
+        """What `group_values` gives for the group has changed."""
+        # Where it is not served (yet), the settings are looked up when it is.
+        with contextlib.suppress(KafkaError):
+            self.host(group_id).shard.consumer.settings_changed(group_id)
 
     # ---- where a group is
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.consumer.config import ConsumerConfig
+from kavka.coordinator.group.consumer.config import ConsumerConfig, Timing
 from kavka.coordinator.group.consumer.topics import Topic
 from kavka.coordinator.group.shard import GroupShard
 from kavka.protocol.messages.consumer_group_heartbeat import (
@@ -57,7 +57,10 @@ class FakeTopics:
 class ConsumerHarness(Harness):
     def __init__(self, topics: dict[str, int] | None = None, interval_ms: int = 0, **config: Any) -> None:
         self.topics = FakeTopics(**(topics or {}))
-        settings = {"assignment_interval_ms": lambda: interval_ms, **config}
+        # By group, what is set for it alone.
+        self.timings: dict[str, Timing] = {}
+        general = Timing(assignment_interval_ms=interval_ms)
+        settings = {"timing": lambda group: self.timings.get(group, general), **config}
         super().__init__(consumer=ConsumerConfig(**settings), min_session_timeout_ms=1)
         self.names = 0
 

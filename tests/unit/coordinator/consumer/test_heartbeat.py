@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.consumer.config import Timing
 from kavka.coordinator.group.consumer.state import GroupState, MemberState
 from kavka.coordinator.operations import Outcome
 from tests.unit.coordinator.consumer.harness import (
@@ -282,6 +283,50 @@ def test_two_assignments_are_at_least_an_interval_apart() -> None:
     assert harness.state == "Assigning"
     assert (second.epoch, second.owned, second.interval) == (1, set(), 1_000)
     harness.clock.ms += 500
+    harness.settle(first, second)
+    assert [len(first.owned), len(second.owned)] == [2, 2]
+
+
+def test_a_groups_own_settings_hold_at_once_for_it_alone() -> None:
+    harness = ConsumerHarness({"t": 2})
+    member, other = harness.member("t"), joined(harness, "other", group="other")
+    harness.advance(10_000)
+    harness.timings[GROUP] = Timing(session_timeout_ms=20_000, heartbeat_interval_ms=7_000)
+    harness.shard.consumer.settings_changed(GROUP)
+    harness.advance(19_999)
+    member.beat()
+    other = harness.beat("other", other.member_epoch, group="other")
+    assert (member.interval, other.heartbeat_interval_ms) == (7_000, INTERVAL)
+    harness.advance(20_000)
+    assert harness.state == "Empty"
+    assert list(harness.shard.groups["other"].members) == ["other"]
+
+
+def test_a_member_that_was_silent_before_its_session_was_made_shorter_is_out_by_the_new_one() -> None:
+    harness = ConsumerHarness({"t": 2})
+    harness.member("t")
+    harness.timings[GROUP] = Timing(session_timeout_ms=20_000)
+    harness.shard.consumer.settings_changed(GROUP)
+    harness.advance(20_000)
+    assert harness.state == "Empty"
+    harness.shard.consumer.settings_changed("nothing")
+
+
+def test_after_a_restart_a_groups_own_session_timeout_holds() -> None:
+    harness = ConsumerHarness({"t": 2})
+    harness.member("t")
+    harness.timings[GROUP] = Timing(session_timeout_ms=20_000)
+    harness.restart()
+    harness.advance(20_000)
+    assert harness.state == "Empty"
+
+
+def test_a_group_may_have_its_own_interval_between_assignments() -> None:
+    harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
+    harness.timings[GROUP] = Timing(assignment_interval_ms=0)
+    first = harness.member("t")
+    harness.clock.ms += 10
+    second = harness.member("t")
     harness.settle(first, second)
     assert [len(first.owned), len(second.owned)] == [2, 2]
 

@@ -120,7 +120,11 @@ class Node:
             "create_topic": None,
             "loop": self.loop,
         }
-        self.groups = GroupCoordinator(self.settings, **common)  # type: ignore[arg-type]
+        self.groups = GroupCoordinator(
+            self.settings,
+            group_values=lambda group: {},
+            **common,
+        )
         self.transactions = TransactionCoordinator(
             self.settings,
             broker_id=ME,

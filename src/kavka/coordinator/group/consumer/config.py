@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
+
+from kavka.common.group_config import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 CLASSIC, CONSUMER = "classic", "consumer"
+
+
+GroupValues: TypeAlias = Callable[[str], Mapping[str, int]]
+"""From a group's name to what it is run with now: every name of `common.group_config`."""
+
+
+class Timing(NamedTuple):
+    """What each group may have of its own."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+
+
+def _timing(values: Mapping[str, int]) -> Timing:
+    return Timing(values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL], values[ASSIGNMENT_INTERVAL])
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
     enabled: bool = True
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
     max_size: int = 0x7FFFFFFF
     assignors: tuple[str, ...] = ("uniform", "range")
     upgrade: bool = True
     downgrade: bool = True
-    # The only ones that may change while the broker runs.
-    assignment_interval_ms: Callable[[], int] = field(default=lambda: 1_000)
+    # By the group's name; the only ones that may change while the broker runs.
+    timing: Callable[[str], Timing] = field(default=lambda group_id: Timing())
 
     @classmethod
-    def of(cls, settings: Any) -> ConsumerConfig:
+    def of(cls, settings: Any, group_values: GroupValues) -> ConsumerConfig:
         policy = settings.group_consumer_migration_policy.lower()
         return cls(
             enabled=CONSUMER in settings.group_coordinator_rebalance_protocols,
-            session_timeout_ms=settings.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
             max_size=settings.group_consumer_max_size,
             assignors=tuple(_short_name(name) for name in settings.group_consumer_assignors),
             upgrade=policy in ("upgrade", "bidirectional"),
             downgrade=policy in ("downgrade", "bidirectional"),
-            assignment_interval_ms=lambda: settings.group_consumer_assignment_interval_ms,
+            timing=lambda group_id: _timing(group_values(group_id)),
         )
 
 

@@ -213,7 +213,7 @@ class ConsumerProtocol:
         return Outcome(change.records, response, partial(self._forget_seen_on_error, group.group_id, None))
 
     def _interval_for(self, group: ConsumerGroup, current: Current) -> int:
-        interval = self.config.heartbeat_interval_ms
+        interval = self.config.timing(group.group_id).heartbeat_interval_ms
         waits = current.state == MemberState.UNRELEASED_PARTITIONS or group.epoch > group.assignment_epoch
         return min(interval, WAITING_HEARTBEAT_MS) if waits else interval
 
@@ -328,7 +328,8 @@ class ConsumerProtocol:
 
     def may_assign(self, group: ConsumerGroup) -> bool:
         made = group.assignment_timestamp
-        return not made or not 0 <= self._clock.now_ms() - made < self.config.assignment_interval_ms()
+        interval = self.config.timing(group.group_id).assignment_interval_ms
+        return not made or not 0 <= self._clock.now_ms() - made < interval
 
     def update_current(self, change: Change, member_id: str, reported: Reported, subscription_changed: bool) -> Current:
         group = change.group
@@ -401,9 +402,17 @@ class ConsumerProtocol:
 
     # ---- timers
 
+    def settings_changed(self, group_id: str) -> None:
+        """Members have the group's session timeout from now on; the rest is looked up with each heartbeat."""
+        group = self._shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            for member in group.members.values():
+                if not member.is_classic:
+                    self.watch_session(group_id, member)
+
     def watch_session(self, group_id: str, member: Member) -> None:
         classic = member.subscription.classic
-        timeout = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        timeout = (classic or self.config.timing(group_id)).session_timeout_ms
         self._timers.schedule(
             session_key(group_id, member.member_id),
             timeout,
@@ -414,7 +423,7 @@ class ConsumerProtocol:
         self._timers.schedule(
             _rebalance_key(group_id, member.member_id),
             # Not known only where the log has lost what the member said.
-            max(member.subscription.rebalance_timeout_ms, self.config.heartbeat_interval_ms),
+            max(member.subscription.rebalance_timeout_ms, self.config.timing(group_id).heartbeat_interval_ms),
             partial(
                 self._on_timer, group_id, member.member_id, "it did not give up its partitions in time", member.epoch
             ),
