@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kavka import Admin, NewTopic, Producer
+from kavka import Admin, ConfigResource, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.connect.connectors.files import FileStreamSource
@@ -205,9 +205,19 @@ def test_a_source_leaves_out_what_fails_or_fails(
 def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str
 ) -> None:
-    admin.create_topics([NewTopic(f"{topic}-{n}", 1) for n in range(2)])
-    outcome = run(Once, "once", prefix=topic, value_converter="LongConverter")
+    """And its topics are made as their groups say, before the first record comes."""
+    made = {
+        "topic_creation_groups": "odd", "topic_creation_odd_include": f"no,{topic}-1",
+        "topic_creation_odd_partitions": "3",
+        "topic_creation_default_partitions": "2", "topic_creation_default_replication_factor": "1",
+        "topic_creation_odd_max_message_bytes": "54321",
+    }  # fmt: skip
+    outcome = run(Once, "once", prefix=topic, value_converter="LongConverter", **made)
     assert outcome.kind == "done", outcome.trace
+    described = admin.describe_topics([f"{topic}-0", f"{topic}-1"])
+    assert [len(one.partitions) for one in described.values()] == [2, 3]
+    sizes = admin.describe_configs([ConfigResource.topic(f"{topic}-1")])
+    assert next(iter(sizes.values()))["max.message.bytes"].value == "54321"
     (one, two) = sorted(read_all(target, f"{topic}-1"), key=lambda record: record.timestamp)
     assert (bytes(one.key), bytes(one.value), one.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
     assert [(name, bytes(value)) for name, value in two.headers] == [("n", b"3")]

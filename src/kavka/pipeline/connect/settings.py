@@ -11,6 +11,7 @@ from kavka.pipeline.connect.api import SINK, Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import CONVERTERS, HEADER_CONVERTERS, load_converter, options_under
 from kavka.pipeline.connect.options import Option, parse
+from kavka.pipeline.connect.topic_creation import rules as topic_rules
 
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 STRING, LIST, INT, LONG, BOOLEAN = (
@@ -74,13 +75,16 @@ COMMON = (
 )  # fmt: skip
 
 SOURCE_OPTIONS = (
-    Option("topic.creation.groups", LIST, (), "Has no effect: `topic.creation.default.…` counts for all topics.", LOW,
-           None, "Topic Creation", "LONG", "Topic Creation Groups"),
-    Option("topic.creation.default.partitions", INT, None, "How many partitions the topic has if it has to be made; "
-           "without it, it is made by the broker, if that does so.", LOW, None, "Topic Creation", "SHORT",
-           "Default partitions"),
-    Option("topic.creation.default.replication.factor", SHORT, -1, "And how many replicas; -1: the broker's default.",
-           LOW, None, "Topic Creation", "SHORT", "Default replication factor"),
+    Option("topic.creation.groups", LIST, (), "Names for groups of topics, in their order; each is configured as "
+           "`topic.creation.NAME.include`, `.exclude` (regular expressions, separated by commas), `.partitions`, "
+           "`.replication.factor`, and any setting of topics.", LOW, None, "Topic Creation", "LONG",
+           "Topic Creation Groups"),
+    Option("topic.creation.default.partitions", INT, None, "How many partitions a topic has that has to be made and is "
+           "of no group; -1: the broker's default. Required with any other `topic.creation.…`; without all of them the "
+           "broker makes topics, if it does so.", LOW, None, "Topic Creation", "SHORT", "Default partitions"),
+    Option("topic.creation.default.replication.factor", SHORT, None, "And how many replicas; -1: the broker's "
+           "default. Required likewise. `topic.creation.default.…` with any setting of topics sets that.", LOW, None,
+           "Topic Creation", "SHORT", "Default replication factor"),
     Option("exactly.once.support", default="requested", doc="`required`: refused unless the worker has "
            "`exactly.once.source.support=enabled`.", importance=MEDIUM,
            validator=OneOf(("requested", "required"), ignore_case=True), group="Exactly Once Support", width="SHORT",
@@ -133,7 +137,7 @@ WORKER = (
     Option("task.shutdown.graceful.timeout.ms", LONG, 5000, "How long a task may take to stop.", LOW),
     Option("offset.flush.interval.ms", LONG, 60_000, "Has no effect: offsets are kept with every batch.", LOW),
     Option("offset.flush.timeout.ms", LONG, 5000, "Has no effect.", LOW),
-    Option("topic.creation.enable", BOOLEAN, True, "Whether `topic.creation.default.…` of sources counts.", LOW),
+    Option("topic.creation.enable", BOOLEAN, True, "Whether `topic.creation.…` of sources counts.", LOW),
 )  # fmt: skip
 
 STANDALONE = (
@@ -205,6 +209,9 @@ def check_connector(
     elif str(values["exactly.once.support"]).lower() == "required" and not exactly_once:
         wrong = "exactly-once support is required, and this worker has exactly.once.source.support=disabled"
         errors.setdefault("exactly.once.support", []).append(wrong)
+    if cls.kind != SINK:
+        for name, messages in topic_rules(given, worker)[1].items():
+            errors.setdefault(name, messages)
     for side in ("key", "value"):
         _check_converter(given, worker, side, errors)
     from kavka.pipeline.connect.transforms.chain import compiled

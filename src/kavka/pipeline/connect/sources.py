@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kavka.client.admin import Admin
-from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import NewTopic
-from kavka.common.errors import ErrorCode
+from kavka.pipeline.connect import topic_creation
 from kavka.pipeline.connect.api import Context, IncrementalSource, Offsets, Source
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
@@ -17,7 +15,8 @@ from kavka.pipeline.connect.records import ERROR
 from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.settings import seconds
 from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
-from kavka.pipeline.spark.cluster import admin_settings
+from kavka.pipeline.spark.errors import PipelineError
+from kavka.pipeline.spark.new_topics import Rule, make, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,28 +60,25 @@ def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tup
 def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
     """Of the sink `kavka`. `topic`: of all records, if it is one."""
     options = writer_options(context, context.exactly_once)
+    rules = topic_creation.rules(task.settings, task.worker.properties)[0]
     if topic is not None:
         options["topic"] = topic
-        _create(context, topic)
+        _create(task, context, rules, topic)
         task.on_topics({topic})
+    elif rules:
+        options["newTopics"] = to_json(rules)
     return options
 
 
-def _create(context: Context, topic: str) -> None:
-    partitions = context["topic.creation.default.partitions"]
-    if partitions is None:
+def _create(task: Task, context: Context, rules: Sequence[Rule], topic: str) -> None:
+    """Once for each start of the task."""
+    if not rules or topic in task.made:
         return
-    factor = context["topic.creation.default.replication.factor"]
-    prefix = "topic.creation.default."
-    ours = ("partitions", "replication.factor", "include", "exclude")
-    configs = {name: value for name, value in context.with_prefix(prefix).items() if name not in ours}
-    with Admin(admin_settings(context.client)) as admin:
-        try:
-            count, replicas = (None if number < 0 else number for number in (partitions, factor))
-            admin.create_topics([NewTopic(topic, count, replicas, configs=configs)])
-        except AdminError as error:
-            if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
-                raise ConnectError(f"the topic {topic} cannot be made: {error}") from None
+    try:
+        make(context.client, rules, [topic])
+    except PipelineError as error:
+        raise ConnectError(str(error)) from None
+    task.made.add(topic)
 
 
 def _needs_look(rows: DataFrame) -> bool:

@@ -76,6 +76,8 @@ class Task:
         self.worker = worker
         self.stopping = threading.Event()
         self.query: Any = None
+        self.made: set[str] = set()
+        """Topics that a source has looked for, and made where they were not there."""
         self.failure: BaseException | None = None
         self.cancel: Callable[[], None] | None = None
         """Ends the batch that is being written, where it is no query that does so."""

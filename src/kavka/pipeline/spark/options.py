@@ -30,6 +30,7 @@ SOURCE_NAMES = (
 )  # fmt: skip
 SINK_NAMES = (
     "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
+    "newTopics",
 )  # fmt: skip
 # What Spark itself puts among the options of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
@@ -112,6 +113,8 @@ class SinkOptions:
     timestamp_column: str | None = None
     batch_of: tuple[str, str, int] | None = None
     """Of a batch that is one of many, and may be run again: the query, its run and the batch's number."""
+    new_topics: str | None = None
+    """Rules for topics that have to be made, as `new_topics.py` reads them."""
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -179,6 +182,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         client=client,
         timestamp_column=options.get("timestampColumn"),
         batch_of=_batch_of(options),
+        new_topics=options.get("newTopics"),
     )
 
 

@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kavka.pipeline.spark.errors import PipelineError, one_clear_line
+from kavka.pipeline.spark.new_topics import before
 from kavka.pipeline.spark.options import SinkOptions
 from kavka.pipeline.spark.rows import Layout
 from kavka.pipeline.spark.two_phase import (
@@ -55,14 +56,15 @@ class KavkaWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with one_clear_line():
+            batches = before(self._options, self._where, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._where, iterator))
+                return Written(write(self._options, self._where, batches))
             context = _context()
             if self._options.batch_of is not None:
-                report = write_stream(self._options, self._where, iterator, self._named(context))
+                report = write_stream(self._options, self._where, batches, self._named(context))
                 return Written(report.entry.rows, report)
             attempt = Attempt(self._job, "", 0, context.partitionId(), context.attemptNumber())
-            entry = write_transaction(self._options, self._where, iterator, attempt)
+            entry = write_transaction(self._options, self._where, batches, attempt)
             return Written(entry.rows, Report(attempt, entry))
 
     def _named(self, context: TaskContext) -> Attempt:
@@ -92,9 +94,10 @@ class KavkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with one_clear_line():
+            batches = before(self._options, self._where, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._where, iterator))
-            report = write_stream(self._options, self._where, iterator, task_attempt(self._options))
+                return Written(write(self._options, self._where, batches))
+            report = write_stream(self._options, self._where, batches, task_attempt(self._options))
             return Written(report.entry.rows, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
