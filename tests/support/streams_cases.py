@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kavka import streams
@@ -119,6 +120,78 @@ def branch(b: StreamsBuilder) -> None:
     found["p-one"].to("out1")
     found["p-2"].to("out2")
     found["p-0"].to("out3")
+
+
+def kept(store: str) -> Any:
+    strings = Serdes.String(), Serdes.String()
+    return Stores.key_value_store_builder(Stores.in_memory_key_value_store(_before_names[0] + store), *strings)
+
+
+class Appending:
+    """Appends every value that it is asked about to what a store has of the key."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store(self._name)
+
+    def transform(self, read_only_key: str, value: str | None) -> str | None:
+        had = self.store.get(read_only_key)
+        now = plus("" if had is None or len(had) > 20 else had, value)
+        self.store.put(read_only_key, now)
+        return None if value == "v3" else f"{now}@{self.context.timestamp()}/{self.context.record_metadata().partition}"
+
+
+class Filling:
+    """A value of its own for what is not there."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def transform(self, read_only_key: str, value: str | None) -> str:
+        return f"no-{read_only_key}" if value is None else f"{value}@{self.context.timestamp()}"
+
+
+class Keeping:
+    """Keeps what a topic has, and what it had before, in a global store."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def init(self, context: Any) -> None:
+        self.store = context.get_state_store(self._name)
+
+    def process(self, record: StreamRecord) -> None:
+        if record.value is None:
+            self.store.delete(record.key)
+            return
+        had = self.store.get(record.key)
+        self.store.put(record.key, record.value if had is None or len(had) > 10 else had + record.value)
+
+
+class Looking:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.store = context.get_state_store(self._name)
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.with_value(plus(record.value, self.store.get(record.key))))
+
+
+def global_store(b: StreamsBuilder) -> None:
+    store = kept("G").with_logging_disabled()
+    b.add_global_store(store, "b", None, partial(Keeping, store.name))
+    b.stream("a").process(partial(Looking, store.name)).to("out")
+
+
+def appending(b: StreamsBuilder, **how: Any) -> Any:
+    store = kept("T")
+    return b.add_state_store(store).table("a").transform_values(partial(Appending, store.name), store.name, **how)
 
 
 TUMBLING = TimeWindows.of_size_and_grace(20, 10)
@@ -358,6 +431,31 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "versioned_aggregate": lambda b: (
         b.stream("a").join(b.stream("b").group_by_key().count(Materialized.as_(history("V"))), plus).to("out")
     ),
+    "transform_values": lambda b: appending(b).to_stream().to("out"),
+    "transform_values_store": lambda b: (
+        appending(b, materialized=Materialized.as_(_before_names[0] + "M"), named=Named.as_("appending"))
+        .filter(lambda k, v: not v.startswith("v1"))
+        .to_stream()
+        .to("out")
+    ),
+    "transform_values_join": lambda b: (
+        b.table("a").left_join(b.table("b").transform_values(Filling), plus).to_stream().to("out")
+    ),
+    "transform_values_group": lambda b: (
+        b.table("a")
+        .transform_values(Filling, materialized=Materialized.with_(Serdes.String(), Serdes.String()))
+        .group_by(lambda k, v: (k, v))
+        .reduce(lambda x, y: f"{x}+{y}", lambda x, y: f"{x}-{y}")
+        .to_stream()
+        .to("out")
+    ),
+    "table_filter_kept": lambda b: (
+        b.table("a", None, Materialized.as_("K")).filter(lambda k, v: v != "v1").to_stream().to("out")
+    ),
+    "count_filter": lambda b: (
+        b.stream("a").group_by_key().count().filter(lambda k, v: v > 3).map_values(text).to_stream().to("out")
+    ),
+    "global_store": global_store,
     "pattern": lambda b: (
         b.stream(re.compile("[ab]")).group_by_key().count().to_stream().map_values(text).to("out")
     ),

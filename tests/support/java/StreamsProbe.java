@@ -66,6 +66,44 @@ public class StreamsProbe {
         return b.table(topic, how, Materialized.as(Stores.persistentVersionedKeyValueStore(store, ms(40))));
     }
     static String key(String value) { return value.equals("v4") ? null : "k" + value.charAt(1); }
+    static org.apache.kafka.streams.state.StoreBuilder<org.apache.kafka.streams.state.KeyValueStore<String, String>> kept(String n) {
+        return Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore(n), Serdes.String(), Serdes.String());
+    }
+    /** Appends every value that it is asked about to what a store has of the key. */
+    static class Appending implements ValueTransformerWithKey<String, String, String> {
+        final String name; org.apache.kafka.streams.state.KeyValueStore<String, String> store; org.apache.kafka.streams.processor.ProcessorContext context;
+        Appending(String name) { this.name = name; }
+        public void init(org.apache.kafka.streams.processor.ProcessorContext c) { context = c; store = c.getStateStore(name); }
+        public String transform(String key, String value) {
+            String had = store.get(key);
+            String now = (had == null || had.length() > 20 ? "" : had) + value;
+            store.put(key, now);
+            return value != null && value.equals("v3") ? null : now + "@" + context.timestamp() + "/" + context.partition();
+        }
+        public void close() {}
+    }
+    /** A value of its own for what is not there. */
+    static class Filling implements ValueTransformerWithKey<String, String, String> {
+        org.apache.kafka.streams.processor.ProcessorContext context;
+        public void init(org.apache.kafka.streams.processor.ProcessorContext c) { context = c; }
+        public String transform(String key, String value) { return value == null ? "no-" + key : value + "@" + context.timestamp(); }
+        public void close() {}
+    }
+    /** Keeps what a topic has, and how often it was said, in a global store. */
+    static class Keeping implements org.apache.kafka.streams.processor.api.Processor<String, String, Void, Void> {
+        org.apache.kafka.streams.state.KeyValueStore<String, String> store;
+        public void init(org.apache.kafka.streams.processor.api.ProcessorContext<Void, Void> c) { store = c.getStateStore("G"); }
+        public void process(org.apache.kafka.streams.processor.api.Record<String, String> r) {
+            if (r.value() == null) { store.delete(r.key()); return; }
+            String had = store.get(r.key());
+            store.put(r.key(), had == null || had.length() > 10 ? r.value() : had + r.value());
+        }
+    }
+    static class Looking implements org.apache.kafka.streams.processor.api.Processor<String, String, String, String> {
+        org.apache.kafka.streams.state.KeyValueStore<String, String> store; org.apache.kafka.streams.processor.api.ProcessorContext<String, String> context;
+        public void init(org.apache.kafka.streams.processor.api.ProcessorContext<String, String> c) { context = c; store = c.getStateStore("G"); }
+        public void process(org.apache.kafka.streams.processor.api.Record<String, String> r) { context.forward(r.withValue(r.value() + store.get(r.key()))); }
+    }
     public static void main(String[] args) {
         cache = Long.parseLong(args[0]);
         run("count", b -> b.stream("a", c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
@@ -136,6 +174,13 @@ public class StreamsProbe {
         run("versioned_aggregate", b -> b.stream("a", c()).join(b.stream("b", c()).groupByKey().count(Materialized.<String, Long>as(Stores.persistentVersionedKeyValueStore("V", ms(40)))), (x, y) -> x + y).to("out"));
         run("expressions", b -> b.stream("a", c()).filter((k, v) -> v != null && !k.startsWith("k3")).filterNot((k, v) -> v.equals("v1") || v.equals("v2") || v.equals("v2x")).mapValues((k, v) -> v.toUpperCase() + "/" + k).flatMapValues(v -> Arrays.asList(v.split("/"))).selectKey((k, v) -> k + v.toLowerCase()).to("out"));
         run("expressions_of_null", b -> b.stream("b", c()).filterNot((k, v) -> v != null && v.compareTo("v2") < 0).mapValues(v -> v == null ? null : v + "!").to("out"));
+        run("transform_values", b -> b.addStateStore(kept("T")).table("a", c()).transformValues(() -> new Appending("T"), "T").toStream().to("out"));
+        run("transform_values_store", b -> b.addStateStore(kept("T")).table("a", c()).transformValues(() -> new Appending("T"), m("M"), Named.as("appending"), "T").filter((k, v) -> !v.startsWith("v1")).toStream().to("out"));
+        run("transform_values_join", b -> b.table("a", c()).leftJoin(b.table("b", c()).transformValues(Filling::new), (x, y) -> x + y).toStream().to("out"));
+        run("transform_values_group", b -> b.table("a", c()).transformValues(Filling::new, Materialized.with(Serdes.String(), Serdes.String())).groupBy((k, v) -> KeyValue.pair(k, v)).reduce((x, y) -> x + "+" + y, (x, y) -> x + "-" + y).toStream().to("out"));
+        run("table_filter_kept", b -> b.table("a", c(), m("K")).filter((k, v) -> !v.equals("v1")).toStream().to("out"));
+        run("count_filter", b -> b.stream("a", c()).groupByKey().count().filter((k, v) -> v > 3).mapValues(v -> "" + v).toStream().to("out"));
+        run("global_store", b -> { b.addGlobalStore(kept("G").withLoggingDisabled(), "b", c(), Keeping::new); b.stream("a", c()).process(Looking::new).to("out"); });
         run("pattern", b -> b.stream(java.util.regex.Pattern.compile("[ab]"), c()).groupByKey().count().toStream().mapValues(v -> "" + v).to("out"));
     }
 }

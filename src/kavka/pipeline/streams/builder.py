@@ -85,7 +85,7 @@ class StreamsBuilder:
         source = self.new_name("KSTREAM-SOURCE-", Named(how.name))
         name = self.new_name("KTABLE-SOURCE-")
         key_serde, value_serde = kept.key_serde or how.key_serde, kept.value_serde or how.value_serde
-        self.topology.add_global_store(
+        self.topology.add_global_nodes(
             table_store(store, key_serde, value_serde, kept.with_caching_disabled()),
             SourceNode(source, (topic,), key_serde, value_serde, how.timestamp_extractor, "earliest"),
             ProcessorNode(name, GlobalSupplier(store), (source,)),
@@ -94,6 +94,25 @@ class StreamsBuilder:
 
     def add_state_store(self, builder: StoreBuilder) -> StreamsBuilder:
         self.topology.add_state_store(builder)
+        return self
+
+    def add_global_store(
+        self, builder: StoreBuilder, topic: str, consumed: Consumed | None, supplier: Callable[[], Any]
+    ) -> StreamsBuilder:
+        """A store that every task has a copy of, kept by a processor of one's own (`Topology.add_global_store`)."""
+        how = consumed or Consumed()
+        source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
+        name = self.new_name("KTABLE-SOURCE-", Named(how.name))
+        self.topology.add_global_store(
+            builder,
+            source,
+            topic,
+            name,
+            supplier,
+            key_serde=how.key_serde,
+            value_serde=how.value_serde,
+            timestamp_extractor=how.timestamp_extractor,
+        )
         return self
 
     def build(self, config: Any = None) -> Topology:

@@ -8,7 +8,8 @@ and whoever runs it keeps both together (`stores.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -117,10 +118,32 @@ class Punctuation:
         self.cancelled = True
 
 
-class ProcessorContext:
-    """What a user's processor may ask of its task."""
+class ReadOnly:
+    """A global store for those who do not keep it: each task has a copy of its own."""
 
-    def __init__(self, node: UserNode, task: Task) -> None:
+    _WRITING = frozenset({"put", "put_all", "put_if_absent", "delete", "remove"})
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._WRITING:
+            raise StreamsException(f"Global store is read only: {self._store.builder.name}.{name}")
+        return getattr(self._store, name)
+
+
+def made_by(supplier: Any, method: str, what: str) -> Any:
+    """What a user's supplier makes: it is called, or has `get` as Kafka's suppliers do."""
+    made = supplier.get() if hasattr(supplier, "get") else supplier()
+    if made is None or not hasattr(made, method):
+        raise StreamsException(f"{supplier} does not supply {what}")
+    return made
+
+
+class ProcessorContext:
+    """What a user's processor may ask of its task. Of its node it needs the name and `store_names`."""
+
+    def __init__(self, node: Any, task: Task) -> None:
         self._node, self._task = node, task
         self.application_id = task.settings.application_id
         self.task_id = task.task_id
@@ -139,9 +162,11 @@ class ProcessorContext:
             child.process(record.key, record.value, record.timestamp, record.headers)
 
     def get_state_store(self, name: str) -> Any:
-        if name not in self._node.store_names and name not in self._task.global_stores:
+        if name in self._node.store_names:
+            return self._task.store(name)
+        if name not in self._task.global_stores:
             raise StreamsException(f"Processor {self._node.name} has no access to StateStore {name}")
-        return self._task.store(name)
+        return ReadOnly(self._task.store(name))
 
     def schedule(self, interval: Duration, kind: str, callback: Callable[[int], None]) -> Punctuation:
         """Call `callback(timestamp)` every `interval` of stream time or of wall-clock time."""
@@ -166,11 +191,11 @@ class ProcessorContext:
 class UserNode(Node):
     """Holds a processor of the Processor API."""
 
+    users = True
+
     def __init__(self, supplier: Callable[[], Any], fixed_key: bool = False) -> None:
         self.fixed_key = fixed_key
-        self._processor = supplier() if not hasattr(supplier, "get") else supplier.get()
-        if self._processor is None or not hasattr(self._processor, "process"):
-            raise StreamsException(f"{supplier} does not supply a processor: an object with process(record)")
+        self._processor = made_by(supplier, "process", "a processor: an object with process(record)")
         self.key: Any = None
 
     def attach(self, task: Task, spec: ProcessorNode) -> None:
@@ -297,6 +322,7 @@ class Task:
         global_stores: Mapping[str, Store] | None = None,
     ) -> None:
         self.task_id = f"{sub.id}_{partition}"
+        self.global_ = sub.global_
         self.partition = partition
         self.settings = settings
         self.collector = collector
@@ -314,6 +340,7 @@ class Task:
         self.sources: dict[str, Source] = {}
         self._by_name: dict[str, Source] = {}
         self.nodes: list[Node] = []
+        self._to_close: list[Any] = []
         self._build(topology, sub)
 
     def _build(self, topology: Topology, sub: Subtopology) -> None:
@@ -411,13 +438,28 @@ class Task:
         for node in self.nodes:
             node.flush()
 
+    def also_close(self, thing: Any) -> None:
+        """With the task's nodes."""
+        self._to_close.append(thing)
+
     def close(self) -> None:
-        for node in self.nodes:
-            node.close()
+        for one in (*self.nodes, *self._to_close):
+            one.close()
+
+    @contextmanager
+    def without_record(self) -> Iterator[None]:
+        """While something is worked out that no record of a topic is behind."""
+        before, self.record = self.record, None
+        try:
+            yield
+        finally:
+            self.record = before
 
     # --- punctuators
 
-    def schedule(self, node: Node, interval: int, kind: str, callback: Callable[[int], None]) -> Punctuation:
+    def schedule(self, node: Any, interval: int, kind: str, callback: Callable[[int], None]) -> Punctuation:
+        if self.global_:
+            raise StreamsException(f"{node.name} keeps a global store, and cannot be called by time")
         if interval < 1:
             raise StreamsException("The minimum supported scheduling interval is 1 millisecond.")
         if kind not in (STREAM_TIME, WALL_CLOCK_TIME):

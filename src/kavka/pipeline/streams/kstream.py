@@ -308,9 +308,7 @@ class KStream:
     ) -> str:
         name = self.builder.new_name(prefix, named)
         self.builder.add_processor(name, partial(UserNode, supplier, fixed), (self.name,), ())
-        own = getattr(supplier, "stores", None)
-        for store in (own() or ()) if callable(own) else ():
-            self.builder.topology.add_state_store(store, name)
+        self.builder.topology.connect_stores_of(supplier, name)
         self.builder.topology.connect_processor_and_state_stores(name, *stores)
         return name
 

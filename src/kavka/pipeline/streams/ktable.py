@@ -15,6 +15,8 @@ from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.stores import BUFFER, SUBSCRIPTIONS, VERSIONED, StoreBuilder
 from kavka.pipeline.streams.suppress import SuppressStep
 from kavka.pipeline.streams.tables import DerivedStep, FilterStep, JoinStep, Kept, RegroupStep, SourceStep, Step
+from kavka.pipeline.streams.topology import ProcessorNode
+from kavka.pipeline.streams.transforms import TransformStep
 from kavka.pipeline.streams.windows import Suppressed
 
 if TYPE_CHECKING:
@@ -58,6 +60,31 @@ class KTable:
         store, serdes = self._store(materialized, "KTABLE-MAPVALUES-", None)
         step = DerivedStep(self.step, nodes.with_key(mapper), store)
         return self._then("KTABLE-MAPVALUES-", step, named, store, serdes, materialized)
+
+    def transform_values(
+        self,
+        supplier: Callable[[], Any],
+        *stores: str,
+        materialized: Materialized | None = None,
+        named: Named | None = None,
+    ) -> KTable:
+        """`supplier()` makes a transformer: an object with `transform(read_only_key, value)`, which is called with None
+        for a key that is deleted, too, and `init(context)` and `close()` if it likes. `stores` are the names of those
+        that it uses; what the supplier's own `stores()` gives is added and connected."""
+        store, serdes = self._store(materialized, "", None)
+        name = self.builder.new_name("KTABLE-TRANSFORMVALUES-", named)
+        step = TransformStep(self.step, supplier, name, store)
+        step.history = _is_versioned(materialized)
+        topology = self.builder.topology
+        if store is not None:
+            topology.add_state_store(table_store(store, *serdes, materialized))
+        self.builder.add_processor(name, step.node, (self.name,))
+        topology.connect_stores_of(supplier, name)
+        topology.connect_processor_and_state_stores(name, *stores, *(() if store is None else (store,)))
+        node = topology.nodes[name]
+        assert isinstance(node, ProcessorNode)
+        step.stores = node.stores
+        return KTable(self.builder, name, step, *serdes, self.grace)
 
     def to_stream(
         self, mapper: Callable[[Any, Any], Any] | None = None, named: Named | None = None

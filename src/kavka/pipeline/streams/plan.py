@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from kavka.pipeline.streams.engine import UserNode
 from kavka.pipeline.streams.errors import TopologyException
 from kavka.pipeline.streams.topology import ProcessorNode, Subtopology, Topology
 
@@ -71,11 +70,14 @@ class Plan:
 
 
 def is_users(node: ProcessorNode) -> bool:
-    return node.users or (isinstance(node.supplier, partial) and node.supplier.func is UserNode)
+    """Whether it holds something of the user's that may remember, forward and be called by time."""
+    made = node.supplier.func if isinstance(node.supplier, partial) else getattr(node.supplier, "__self__", None)
+    return node.users or bool(getattr(made, "users", False))
 
 
 def has_users(topology: Topology) -> bool:
-    return any(isinstance(node, ProcessorNode) and is_users(node) for node in topology.nodes.values())
+    """Whether something may be called by time; what keeps a global store may not."""
+    return any(is_users(node) for sub in topology.subtopologies() if not sub.global_ for node in sub.processors)
 
 
 def stateless_ids(topology: Topology) -> set[int]:

@@ -56,6 +56,10 @@ class StoreBuilder:
     def with_logging_enabled(self, config: Any = None) -> StoreBuilder:
         return self
 
+    def with_logging_disabled(self) -> StoreBuilder:
+        """There are no changelog topics here: every store is kept in the checkpoint."""
+        return self
+
     def build(self, key_default: Serde, value_default: Serde) -> Store:
         key_serde, value_serde = self.key_serde or key_default, self.value_serde or value_default
         key_serde = key_serde.resolved(key_default, value_default)

@@ -29,9 +29,9 @@ class SuppressStep(Step):
         self.parent, self.suppressed, self.grace = parent, suppressed, grace
         parent.enable_old()
 
-    def enable_old(self, force: bool = True) -> None:
-        self.parent.enable_old(force)
-        self.send_old = True
+    def enable_old(self, force: bool = True) -> bool:
+        self.send_old = self.parent.enable_old(force)
+        return self.send_old
 
     def getter(self, task: Task) -> Getter:
         """What was told last of a key: what it was before it was held back, if it is; otherwise what the table says."""

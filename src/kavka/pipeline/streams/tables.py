@@ -34,8 +34,10 @@ class Step:
     def node(self) -> Node:
         raise NotImplementedError
 
-    def enable_old(self, force: bool = True) -> None:
+    def enable_old(self, force: bool = True) -> bool:
+        """Old values are to be told; with `force` off only if no store has to be made for that. Whether they are."""
         self.send_old = True
+        return True
 
     def getter(self, task: Task) -> Getter:
         if self.store is None:
@@ -79,6 +81,13 @@ class TableNode(Node):
             change = Change(new, old if self._send_old else None, put == VersionedStore.LATEST)
             self.forward(key, change, timestamp, headers)
 
+    def kept_before(self, key: Any) -> Any:
+        """What the store has of a key, if somebody is to hear of it; of what is held back, the end of a key is told
+        only if there was one."""
+        assert self.store is not None
+        held = self.store.get(key) if self._send_old or self._held is not None else None
+        return None if held is None else held[0]
+
     def tell(self, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, ident: Any) -> None:
         if self._held is None:
             self.forward(key, Change(new, old if self._send_old else None), timestamp, headers)
@@ -107,9 +116,11 @@ class SourceStep(Step):
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "send_old": self.send_old, "history": self.history}
 
-    def enable_old(self, force: bool = True) -> None:
-        self.getter_stores()
-        self.send_old = True
+    def enable_old(self, force: bool = True) -> bool:
+        if force:
+            self.getter_stores()
+        self.send_old = self.store is not None
+        return self.send_old
 
     def getter_stores(self) -> tuple[str, ...]:
         if self.store is None:
@@ -152,10 +163,9 @@ class DerivedStep(Step):
         super().__init__(store)
         self.parent, self.function = parent, function
 
-    def enable_old(self, force: bool = True) -> None:
-        if self.store is None:
-            self.parent.enable_old(force)
-        self.send_old = True
+    def enable_old(self, force: bool = True) -> bool:
+        self.send_old = self.store is not None or self.parent.enable_old(force) or self.send_old
+        return self.send_old
 
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
@@ -180,8 +190,14 @@ class DerivedStep(Step):
 
 
 class FilterStep(DerivedStep):
+    """Where old values can be had for nothing, what is left out and was before is not told at all."""
+
+    def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
+        super().__init__(parent, function, store)
+        self.send_old = parent.enable_old(force=False)
+
     def node(self) -> Node:
-        return Derived(self.function, self.store, self.send_old, skip_nothing=True)
+        return Derived(self.function, self.store, self.send_old, skip_nothing=not self.parent.is_versioned())
 
 
 class Kept:
@@ -204,14 +220,12 @@ class Derived(TableNode):
     def process(self, key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         new = None if value.new is None else self._function(key, value.new)
         old = None
-        if self._send_old:
-            if self.store is not None:
-                held = self.store.get(key)
-                old = None if held is None else held[0]
-            else:
-                old = None if value.old is None else self._function(key, value.old)
-            if self._skip_nothing and old is None and new is None:
-                return
+        if self.store is not None:
+            old = self.kept_before(key)
+        elif self._send_old and value.old is not None:
+            old = self._function(key, value.old)
+        if self._send_old and self._skip_nothing and old is None and new is None:
+            return
         if self.store is not None:
             self.keep(key, new, old, timestamp, headers)
         else:
@@ -266,13 +280,14 @@ class JoinStep(Step):
             JoinSide(self, other, this, False),
         )
 
-    def enable_old(self, force: bool = True) -> None:
+    def enable_old(self, force: bool = True) -> bool:
         if self.store is None:
-            self.this.enable_old(force)
-            self.other.enable_old(force)
+            self.this.enable_old()
+            self.other.enable_old()
             for side in self.sides:
                 side.send_old = True
         self.send_old = True
+        return True
 
     def node(self) -> Node:
         return JoinMerge(self.store, self.send_old)
@@ -347,5 +362,4 @@ class JoinMerge(TableNode):
         if self.store is None:
             self.forward(key, value, timestamp, headers)
             return
-        old = self.store.get(key) if self._send_old or self._held is not None else None
-        self.keep(key, value.new, None if old is None else old[0], timestamp, headers)
+        self.keep(key, value.new, self.kept_before(key), timestamp, headers)

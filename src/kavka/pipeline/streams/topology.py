@@ -116,10 +116,26 @@ class Topology:
         if len(names) != len(topics) and (pattern is None or names or len(topics) > 1):
             raise TopologyException(f"Source {name} reads topics by their names, or by one pattern alone")
         node = SourceNode(name, names, key_serde, value_serde, timestamp_extractor, offset_reset, pattern)
-        for one in self._nodes.values():
-            if isinstance(one, SourceNode):
-                self._check_apart(one, node)
+        self._check_alone(node)
         self._add(node)
+        return self
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: Callable[[], Any],
+        *,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        timestamp_extractor: Callable[..., int] | None = None,
+    ) -> Topology:
+        """A store that every task has a copy of. The processor of `supplier` keeps it by what is in the topic; all
+        other processors may read it, without being connected with it."""
+        source = SourceNode(source_name, (topic,), key_serde, value_serde, timestamp_extractor, "earliest")
+        self.add_global_nodes(builder, source, ProcessorNode(processor_name, supplier, (source_name,), (), True))
         return self
 
     def add_processor(self, name: str, supplier: Callable[[], Any], *parents: str) -> Topology:
@@ -128,12 +144,7 @@ class Topology:
         if not parents:
             raise TopologyException(f"Processor {name} must have at least one parent")
         self._add(ProcessorNode(name, supplier, self._known(parents, name), (), True))
-        stores = getattr(supplier, "stores", None)
-        for builder in (stores() or ()) if callable(stores) else ():
-            if builder.name in self._stores:
-                self.connect_processor_and_state_stores(name, builder.name)
-            else:
-                self.add_state_store(builder, name)
+        self.connect_stores_of(supplier, name)
         return self
 
     def add_sink(
@@ -174,6 +185,11 @@ class Topology:
     def describe(self) -> TopologyDescription:
         return TopologyDescription(self)
 
+    def _check_alone(self, source: SourceNode) -> None:
+        for one in self._nodes.values():
+            if isinstance(one, SourceNode):
+                self._check_apart(one, source)
+
     @staticmethod
     def _check_apart(one: SourceNode, two: SourceNode) -> None:
         for topic in two.topics:
@@ -191,11 +207,22 @@ class Topology:
 
     # --- for whoever builds and compiles
 
-    def add_global_store(self, builder: StoreBuilder, source: SourceNode, processor: ProcessorNode) -> None:
+    def add_global_nodes(self, builder: StoreBuilder, source: SourceNode, processor: ProcessorNode) -> None:
+        if builder.name in self._stores:
+            raise TopologyException(f"StateStore {builder.name} is already added.")
+        if processor.name in self._nodes or processor.name == source.name:
+            raise TopologyException(f"Processor {processor.name} is already added.")
+        self._check_alone(source)
         self._add(source)
         self._stores[builder.name] = builder
         self._add(replace(processor, stores=(builder.name,)))
         self._globals[builder.name] = source.name
+
+    def connect_stores_of(self, supplier: Any, processor: str) -> None:
+        """Add what a user's supplier says in `stores()`, and connect it."""
+        stores = getattr(supplier, "stores", None)
+        for builder in (stores() or ()) if callable(stores) else ():
+            self.add_state_store(builder, processor)
 
     def add_node(self, node: Node) -> None:
         self._add(node)

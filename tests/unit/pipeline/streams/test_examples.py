@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_the_documented_examples_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "streams.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names: dict[str, object] = {"__name__": "example"}
     built = {}
     for number, block in enumerate(blocks):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kavka.pipeline.streams.plan import balanced_keys, make_plan, spark_hash
+from kavka.pipeline.streams.plan import balanced_keys, has_users, make_plan, spark_hash
 from kavka.pipeline.streams.windows import BufferConfig, TimeWindow
 from kavka.streams import (
     Consumed,
@@ -317,3 +317,149 @@ def test_windowed_keys_and_changes_are_written_with_the_defaults() -> None:
         assert found == (Windowed(7, TimeWindow(20, 30)), 1)
         driver.create_input_topic("table").pipe_key_value_list([(1, 10), (3, 5), (1, 20)])
         assert driver.create_output_topic("sums").read_key_values_to_list() == [(1, 10), (1, 15), (1, 25)]
+
+
+class Doubling:
+    """Notes what is done with it."""
+
+    made: list[Doubling] = []
+
+    def __init__(self) -> None:
+        self.closed = False
+        Doubling.made.append(self)
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def transform(self, read_only_key: str, value: str | None) -> str | None:
+        if value == "forward":
+            self.context.forward(Record(read_only_key, value, 0))
+        return None if value is None else value * 2
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_transformers_are_closed_also_those_that_only_look_values_up() -> None:
+    Doubling.made = []
+    builder = StreamsBuilder()
+    doubled = builder.table("a").transform_values(Doubling)
+    builder.stream("b").join(doubled, lambda one, two: one + two).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("a").pipe_input("k", "x", 5)
+        driver.create_input_topic("b").pipe_input("k", "y", 6)
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("k", "yxx")]
+        assert len(Doubling.made) == 2
+    assert all(one.closed for one in Doubling.made)
+
+
+def test_a_transformer_cannot_forward_records() -> None:
+    builder = StreamsBuilder()
+    builder.table("a").transform_values(Doubling, named=Named.as_("double")).to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(StreamsException, match="double cannot forward"):
+        driver.create_input_topic("a").pipe_input("k", "forward")
+
+
+def test_what_supplies_no_transformer_is_told() -> None:
+    builder = StreamsBuilder()
+    builder.table("a").transform_values(object).to_stream().to("out")
+    with pytest.raises(StreamsException, match="does not supply a transformer"):
+        TopologyTestDriver(builder.build())
+    with pytest.raises(TopologyException, match="StateStore nowhere is not added yet"):
+        builder.table("b").transform_values(Doubling, "nowhere")
+
+
+def test_a_transformer_is_called_by_the_wall_clock_and_brings_its_own_stores() -> None:
+    told: list[tuple[int, list[Any]]] = []
+
+    class Ticking:
+        @staticmethod
+        def stores() -> list[Any]:
+            strings = Serdes.String(), Serdes.String()
+            return [Stores.key_value_store_builder(Stores.in_memory_key_value_store("seen"), *strings)]
+
+        def init(self, context: Any) -> None:
+            self.store = context.get_state_store("seen")
+            context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
+
+        def tell(self, at: int) -> None:
+            told.append((at, list(self.store.all())))
+
+        def transform(self, read_only_key: str, value: str | None) -> str | None:
+            self.store.put(read_only_key, value)
+            return value
+
+    builder = StreamsBuilder()
+    builder.table("a").transform_values(Ticking)
+    topology = builder.build()
+    plan = make_plan(topology, {"a": 2}, 2)
+    assert [sub.stores for sub in plan.stateful] == [("seen",)]
+    with TopologyTestDriver(topology) as driver:
+        driver.create_input_topic("a").pipe_input("k", "x")
+        driver.advance_wall_clock_time(1000)
+    assert told == [(1000, [("k", "x")])]
+
+
+def test_with_a_cache_the_end_of_a_key_is_told_of_a_table_that_is_kept() -> None:
+    builder = StreamsBuilder()
+    builder.table("a").map_values(lambda value: value * 2, Materialized.as_("mapped")).to_stream().to("out")
+    builder.table("b").transform_values(Doubling, materialized=Materialized.as_("double")).to_stream().to("out")
+    with TopologyTestDriver(builder.build(), {"cache.max.bytes.buffering": 1000}) as driver:
+        for topic in ("a", "b"):
+            driver.create_input_topic(topic).pipe_key_value_list([("k", "x"), ("k", None), ("k", None)])
+            assert driver.create_output_topic("out").read_values_to_list() == ["xx", None]
+
+
+def keeping(store: str, kind: Any = None) -> Topology:
+    builder = Stores.key_value_store_builder(
+        Stores.in_memory_key_value_store("everywhere"), Serdes.String(), Serdes.String()
+    )
+
+    class Keeps:
+        def init(self, context: Any) -> None:
+            self.store = context.get_state_store("everywhere")
+            if kind is not None:
+                context.schedule(1000, kind, lambda at: None)
+
+        def process(self, record: Record) -> None:
+            self.store.put(record.key, record.value)
+
+    class Writes:
+        def init(self, context: Any) -> None:
+            self.store = context.get_state_store(store)
+
+        def process(self, record: Record) -> None:
+            assert self.store.get(record.key) == "v"
+            self.store.put(record.key, "other")
+
+    topology = Topology().add_source("source", "in").add_processor("writes", Writes, "source")
+    return topology.add_global_store(builder, "global-source", "all", "keeps", Keeps)
+
+
+def test_a_global_store_is_written_by_its_own_processor_alone() -> None:
+    with TopologyTestDriver(keeping("everywhere")) as driver:
+        driver.create_input_topic("all").pipe_input("k", "v")
+        with pytest.raises(StreamsException, match=r"Global store is read only: everywhere\.put"):
+            driver.create_input_topic("in").pipe_input("k", "x")
+        assert driver.get_key_value_store("everywhere").get("k") == "v"
+
+
+def test_what_keeps_a_global_store_is_not_called_by_time() -> None:
+    assert not has_users(StreamsBuilder().add_global_store(*_global()).build())
+    with pytest.raises(StreamsException, match="keeps keeps a global store, and cannot be called by time"):
+        TopologyTestDriver(keeping("everywhere", PunctuationType.STREAM_TIME))
+
+
+def _global() -> tuple[Any, ...]:
+    return Stores.in_memory_key_value_store("s"), "t", None, Counter
+
+
+def test_a_global_store_is_added_once_and_reads_a_topic_of_its_own() -> None:
+    with pytest.raises(TopologyException, match="StateStore s is already added"):
+        StreamsBuilder().add_global_store(*_global()).add_global_store(*_global())
+    builder = StreamsBuilder()
+    builder.stream("t")
+    with pytest.raises(TopologyException, match="Topic t has already been registered by another source"):
+        builder.add_global_store(*_global())
+    named = StreamsBuilder().add_global_store(*_global()[:2], Consumed.as_("mine"), Counter).build()
+    assert list(named.nodes) == ["mine-source", "mine"]
