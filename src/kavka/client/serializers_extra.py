@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from kavka.client import avro_bounds
 from kavka.client.errors import SerializationError
-from kavka.common.config import ConfigError
+from kavka.common.config import INT, AtLeast, ConfigError, ConfigKey
+
+_DEPTH = ConfigKey(
+    "avro.max.depth", INT, avro_bounds.MAX_DEPTH, "How many levels Avro data may have inside of each other.", AtLeast(1)
+)
+
+
+def _parsed(name: str, schema: Any) -> Any:
+    if schema is None:
+        return None
+    try:
+        import fastavro
+    except ImportError:
+        raise ConfigError(name, "fastavro is not installed: pip install kavka[serializers]") from None
+    try:
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        avro_bounds.check_schema(schema, avro_bounds.MAX_DEPTH)
+        return fastavro.parse_schema(schema)
+    except Exception as error:
+        raise ConfigError(name, f"this is no Avro schema: {str(error) or type(error).__name__}") from error
 
 
 class AvroSerializer:
     """Records of one Avro schema, as plain binary without a schema in front. The reader needs the same schema, or gives
     its own and the writer's: `AvroSerializer(reader, writer_schema=writer)`.
 
-    By settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`.
+    By settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Nothing with more than
+    `max_depth` (`avro.max.depth`) levels inside of each other is read or written, whatever the schema allows.
     """
 
-    def __init__(self, schema: Any = None, *, writer_schema: Any = None) -> None:
-        self._schema = self._parse(schema)
-        self._writer = self._parse(writer_schema) if writer_schema is not None else self._schema
+    def __init__(
+        self, schema: Any = None, *, writer_schema: Any = None, max_depth: int = avro_bounds.MAX_DEPTH
+    ) -> None:
+        self._schema = _parsed("avro.schema", schema)
+        self._writer = _parsed("avro.writer.schema", writer_schema) if writer_schema is not None else self._schema
+        self._bound(max_depth)
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
         part = "key" if is_key else "value"
@@ -27,23 +53,17 @@ class AvroSerializer:
         if self._schema is None and schema is None:
             raise ConfigError("avro.schema", "it must be given for AvroSerializer")
         if schema is not None:
-            self._schema = self._writer = self._parse(schema)
+            self._schema = self._writer = _parsed("avro.schema", schema)
         if (writer := configs.get("avro.writer.schema")) is not None:
-            self._writer = self._parse(writer)
+            self._writer = _parsed("avro.writer.schema", writer)
+        depth = configs.get("avro.max.depth")
+        self._bound(self._max_depth if depth is None else _DEPTH.parse(str(depth)))
 
-    @staticmethod
-    def _parse(schema: Any) -> Any:
-        if schema is None:
-            return None
-        try:
-            import fastavro
-        except ImportError:
-            raise ConfigError("avro.schema", "fastavro is not installed: pip install kavka[serializers]") from None
-        if isinstance(schema, str):
-            import json
-
-            schema = json.loads(schema)
-        return fastavro.parse_schema(schema)
+    def _bound(self, max_depth: int) -> None:
+        self._max_depth = max_depth
+        if self._schema is not None:
+            self._can_nest = avro_bounds.DataBounds(self._schema).contains_itself
+            self._bounds = avro_bounds.DataBounds(self._writer, max_depth)
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         if value is None:
@@ -52,6 +72,8 @@ class AvroSerializer:
 
         out = io.BytesIO()
         try:
+            if self._can_nest:
+                avro_bounds.check_value(value, self._max_depth)
             fastavro.schemaless_writer(out, self._schema, value)
         except Exception as error:
             raise SerializationError(f"the value does not fit the schema: {error}") from error
@@ -63,6 +85,7 @@ class AvroSerializer:
         import fastavro
 
         try:
+            self._bounds.check(data)
             return fastavro.schemaless_reader(io.BytesIO(data), self._writer, self._schema)
         except Exception as error:
             raise SerializationError(f"the data does not fit the schema: {error}") from error

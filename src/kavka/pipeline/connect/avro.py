@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kavka.client.avro_bounds import OutOfBounds, check_schema
 from kavka.pipeline.connect import decimals, schemas
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.records import SchemaName
@@ -54,29 +55,12 @@ def parsed(schema: str) -> Any:
         raise ConnectError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
     try:
         given = json.loads(schema)
-        _bounded(given, 0)
+        check_schema(given, schemas.MAX_DEPTH)
         return parse_schema(given)
-    except ConnectError:
-        raise
+    except OutOfBounds as error:
+        raise ConnectError(str(error)) from None
     except Exception as error:
         raise ConnectError(f"this is no Avro schema: {str(error) or type(error).__name__}") from None
-
-
-def _bounded(schema: Any, depth: int) -> None:
-    """Before anything that recurses sees it."""
-    if depth > schemas.MAX_DEPTH:
-        raise ConnectError(f"an Avro schema with more than {schemas.MAX_DEPTH} types inside of each other")
-    if isinstance(schema, list):
-        for one in schema:
-            if isinstance(one, list):
-                raise ConnectError("this is no Avro schema: a union inside of a union")
-            _bounded(one, depth)
-    elif isinstance(schema, dict):
-        fields = schema.get("fields")
-        inside = [schema.get(name) for name in ("type", "items", "values")]
-        inside += [one.get("type") for one in fields if isinstance(one, dict)] if isinstance(fields, list) else []
-        for one in inside:
-            _bounded(one, depth + 1)
 
 
 def to_spark(schema: str) -> DataType:
