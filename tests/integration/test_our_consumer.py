@@ -562,6 +562,8 @@ def test_lag_is_known_before_the_first_fetch(servers: str, make: Make, topic: st
         ({"isolation_level": "all"}, "isolation.level"),
         ({"enable_auto_commit": True}, "enable.auto.commit"),
         ({"group_id": "g", "partition_assignment_strategy": "unfair"}, "partition.assignment.strategy"),
+        ({"partition_assignment_strategy": "unfair"}, "partition.assignment.strategy"),
+        ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, "partition.assignment.strategy"),
         ({"group_id": "g", "group_protocol": "consumer", "session_timeout_ms": 9000}, "session.timeout.ms"),
         ({"group_id": "g", "group_remote_assignor": "uniform"}, "group.remote.assignor"),
         ({"group_id": "g", "session_timeout_ms": 1000}, "heartbeat.interval.ms"),

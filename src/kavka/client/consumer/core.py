@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
+from kavka.client.consumer import assignors
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.classic import ClassicMember
 from kavka.client.consumer.commits import Commits
@@ -508,8 +509,12 @@ def _check(config: ClientConfig) -> None:
         for name in _CLASSIC_ONLY:
             if config.given(name):
                 raise ConfigError(name, "it cannot be set with group.protocol=consumer: the broker decides")
-    elif config.given("group.remote.assignor"):
+        return
+    if config.given("group.remote.assignor"):
         raise ConfigError("group.remote.assignor", "it is for group.protocol=consumer")
+    if config["group.id"] is None and config.given(assignors.NAME):
+        # A member of a group loads them itself.
+        assignors.load(config[assignors.NAME], config.originals)
 
 
 SEEK_BEGINNING, SEEK_END = EARLIEST, LATEST

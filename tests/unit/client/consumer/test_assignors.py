@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kavka import Consumer
 from kavka.client.consumer import assignors
 from kavka.client.consumer.assignors import Assignment, Subscription
 from kavka.client.consumer.assignors.range import RangeAssignor
@@ -233,3 +234,15 @@ def test_what_is_no_assignor_is_refused_with_the_name_of_the_setting(value):
 def test_members_that_an_assignor_leaves_out_get_nothing():
     found = assignors.as_assignments({"x": [("a", 1)], "z": Assignment((TP("a", 2),), b"note")}, ("x", "y", "z"))
     assert found == {"x": Assignment((TP("a", 1),)), "y": Assignment(), "z": Assignment((TP("a", 2),), b"note")}
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("wrong", ["unfair", "", [], "range,unfair", [object()], "range,range"])
+def test_a_wrong_strategy_is_told_when_the_consumer_is_made_with_and_without_a_group(wrong: Any, group: Any) -> None:
+    with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy: "):
+        Consumer(bootstrap_servers="localhost:1", group_id=group, partition_assignment_strategy=wrong)
+
+
+def test_what_assignors_there_are_is_told_with_a_wrong_one() -> None:
+    with pytest.raises(ConfigError, match=r"known are .*cooperative-sticky, range, roundrobin, sticky"):
+        Consumer(bootstrap_servers="localhost:1", partition_assignment_strategy="unfair")
