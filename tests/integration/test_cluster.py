@@ -11,8 +11,16 @@ import pytest
 
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.common.errors import KafkaError
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kavka.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.support.cluster import KavkaCluster
 from tests.support.kavka_process import KavkaProcess
+from tests.support.messages import Messages
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
@@ -190,6 +198,50 @@ def _next(consumer: ck.Consumer) -> int:
             assert value is not None
             return int(value)
     raise AssertionError("no record within a minute")
+
+
+def test_a_groups_settings_hold_wherever_its_coordinator_is(cluster: KavkaCluster) -> None:
+    topic = "paced"
+    make_topic(cluster, topic)
+
+    def coordinator() -> int | None:
+        with Messages(cluster.addresses[cluster.alive()[0]]) as any_broker:
+            found = any_broker.call(FindCoordinatorRequest(coordinator_keys=["paced"]), 4).coordinators[0]
+        return None if found.error_code or found.node_id not in cluster.alive() else int(found.node_id)
+
+    def interval() -> int | None:
+        number = coordinator()
+        if number is None:
+            return None
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id="paced",
+            member_id="member",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[topic],
+            topic_partitions=[],
+        )
+        with Messages(cluster.addresses[number]) as connection:
+            answer = connection.call(joining, 1)
+        return None if answer.error_code else int(answer.heartbeat_interval_ms)
+
+    wait_until(lambda: interval() == 5000, timeout=60, what="the broker's interval")
+    first = coordinator()
+    other = next(number for number in cluster.alive() if number != first)
+    config = AlterableConfig(name="consumer.heartbeat.interval.ms", config_operation=0, value="7000")
+    change = AlterConfigsResource(resource_type=32, resource_name="paced", configs=[config])
+    with Messages(cluster.addresses[other]) as connection:
+        answer = connection.call(IncrementalAlterConfigsRequest(resources=[change]), 1)
+    assert answer.responses[0].error_code == 0
+    wait_until(lambda: interval() == 7000, timeout=60, what="the group's own interval")
+    assert first is not None
+    cluster.stop(first)
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(filter(None, (interval(),))) or bool(found),
+        timeout=60, what="another coordinator", interval=0.2,
+    )  # fmt: skip
+    assert found == [7000]
 
 
 def test_any_broker_makes_topics_that_are_asked_for(cluster: KavkaCluster) -> None:
