@@ -121,7 +121,9 @@ class IsrChanges:
         epochs = {b.broker_id: b.broker_epoch for b in with_epochs}
         for member in state.isr:
             epoch = epochs.get(member, ANY_EPOCH)
-            if not context.is_live(member) or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
+            # A leader that is about to stop, but is the last in sync, can hand over only to those that it lets in.
+            may_be = context.is_live(member) or (member in now.isr and member in context.brokers)
+            if not may_be or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
                 return ErrorCode.INELIGIBLE_REPLICA if version >= BY_TOPIC_ID else ErrorCode.OPERATION_NOT_ATTEMPTED
         return ErrorCode.NONE
 

@@ -285,6 +285,7 @@ class LogManager:
         if not log_dir.online:
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
         try:
+            self._lower_checkpoints(log_dir, partition, 0)
             log = Log.open(
                 log_dir.path / str(partition),
                 partition,
@@ -375,7 +376,7 @@ class LogManager:
         if move is not None:
             move.truncate(offset)
         if cut:
-            self._lower_checkpoints(partition, offset)
+            self._lower_checkpoints(self._homes[partition], partition, offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         log = self._logs[partition]
@@ -385,11 +386,11 @@ class LogManager:
         move = self._moves.moves.get(partition)
         if move is not None:
             move.truncate(None)
-        self._lower_checkpoints(partition, offset)
+        self._lower_checkpoints(self._homes[partition], partition, offset)
 
-    def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
+    def _lower_checkpoints(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
         for checkpoint in self._checkpoints:
-            checkpoint.lowered(self._homes[partition], partition, offset)
+            checkpoint.lowered(log_dir, partition, offset)
 
     # --- moving between directories
 
@@ -420,6 +421,7 @@ class LogManager:
         name = marked_name(partition, FUTURE)
         unique = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
         try:
+            self._lower_checkpoints(target, partition, 0)
             future = Log.open(
                 target.path / name,
                 partition,

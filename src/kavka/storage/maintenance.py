@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.common.types import TopicPartition
-from kavka.storage.checkpoint import OffsetCheckpoint
+from kavka.storage.checkpoint import CheckpointError, OffsetCheckpoint
 from kavka.storage.jobs import Job
 from kavka.storage.log_config import MAX_LONG
 
@@ -150,15 +150,25 @@ class CheckpointJob(Job):
         self._outdated = False
 
     def lowered(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
-        """A log was cut to `offset`, and the file says more of it: write it at once, on the loop thread. After a crash
-        it must not vouch for what is appended from here on. OSError where that fails."""
-        written = self._written.get(log_dir)
-        if not self._work and written is not None and written.get(partition, -1) <= offset:
+        """A log was cut to `offset`, or begins there: where the file says more of it (or of an earlier one of its
+        name), write it at once, on the loop thread. After a crash it must not vouch for what is appended from here on,
+        nor have the log begin after it. OSError where that fails."""
+        if not self._says_more(log_dir, partition, offset):
             return
         offsets = self._collect()[log_dir]
         self._file_of(log_dir).write(offsets)
         self._written[log_dir] = offsets
         self._outdated = bool(self._work)
+
+    def _says_more(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> bool:
+        if log_dir not in self._written:
+            # Nothing was written since the start: what was found then is still there.
+            try:
+                self._written[log_dir] = self._file_of(log_dir).read()
+            except CheckpointError:
+                return True
+        said = [self._written[log_dir], *(offsets for of_dir, offsets, _ in self._work if of_dir is log_dir)]
+        return any(offsets.get(partition, -1) > offset for offsets in said)
 
     def prepare(self) -> bool:
         self._work = [

@@ -56,6 +56,23 @@ def test_what_nobody_else_can_lead_is_named_and_stays() -> None:
     in_cluster(body)
 
 
+def test_the_last_in_sync_lets_others_into_the_isr_until_it_can_hand_over() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2, 0]])
+        await cluster.set_isr(T0, [1])
+        assert await cluster.controller.controlled_shutdown(1, cluster.nodes[1].epoch) == [T0]
+        joined = await cluster.set_isr(T0, [1, 2])
+        assert (joined.error_code, joined.isr) == (ErrorCode.NONE, [1, 2])
+        # One that is about to stop as well is not let in.
+        assert await cluster.controller.controlled_shutdown(0, cluster.nodes[0].epoch) == []
+        assert (await cluster.set_isr(T0, [1, 2, 0])).error_code == ErrorCode.INELIGIBLE_REPLICA
+        assert await cluster.controller.controlled_shutdown(1, cluster.nodes[1].epoch) == []
+        state = await cluster.state(T0)
+        assert (state.leader, state.isr) == (2, (2,))
+
+    in_cluster(body)
+
+
 def test_an_earlier_life_or_an_unknown_broker_is_refused() -> None:
     async def body(cluster: Cluster) -> None:
         old = cluster.nodes[1].epoch

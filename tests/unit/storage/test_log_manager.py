@@ -647,6 +647,25 @@ def test_checkpoints_never_vouch_for_what_is_appended_after_a_truncation(manager
     assert home.recovery_points.path.stat().st_mtime_ns == before
 
 
+def test_checkpoints_of_a_deleted_log_say_nothing_of_the_next_one_of_that_name(managers):
+    manager = managers.start()
+    old = manager.get_or_create(A, topic_id=uuid.uuid4())
+    append(old, records(b"a", b"b", b"c", b"d", b"e"))
+    old.set_high_watermark(5)
+    old.delete_records_before(4)
+    old.flush()
+    for name in ("checkpoint-recovery-points", "checkpoint-start-offsets", "checkpoint-high-watermarks"):
+        run_now(job(manager, name))
+    manager.delete(A)
+    new = manager.get_or_create(A, topic_id=uuid.uuid4())
+    append(new, records(b"x", b"y"))
+    managers.crash(manager)
+    found = managers.start().get(A)
+    assert (found.start_offset, found.end_offset, found.high_watermark) == (0, 2, 0)
+    assert [key for _, key, _ in contents(found)] == [b"x", b"y"]
+    assert found.recovery_point == 0
+
+
 def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
     managers.config = COMPACTED
     manager = managers.start()
