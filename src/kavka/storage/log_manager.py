@@ -31,7 +31,7 @@ from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failur
 from kavka.storage.log_mover import MoveJob, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, SweepJob, by_dir
 from kavka.storage.new_folders import make_folders
-from kavka.storage.partition_dir import DELETE, FUTURE, marked_name
+from kavka.storage.partition_dir import DELETE, FUTURE, STRAY, marked_name
 from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
@@ -271,8 +271,17 @@ class LogManager:
         fewest partitions. KAFKA_STORAGE_ERROR where it cannot be made, or may be in a directory that is offline.
 
         `is_new` False: the partition had a log on this broker before, so none is made while a directory is offline.
+
+        A log of an earlier topic of that name (one that was moved elsewhere, then deleted, while this broker was away)
+        is never the partition's: it is set aside for a new one, else KAFKA_STORAGE_ERROR.
         """
         log = self._logs.get(partition)
+        # An order of old has no topic id (all zeros).
+        if log is not None and topic_id is not None and topic_id.int and log.topic_id not in (None, topic_id):
+            if not is_new:
+                raise _storage_error(f"{log.dir} holds topic {log.topic_id}, not {topic_id}.")
+            self._set_aside(log, topic_id)
+            log = None
         if log is not None:
             if topic_id is not None and log.topic_id is None:
                 log.set_topic_id(topic_id)
@@ -343,28 +352,47 @@ class LogManager:
     def delete(self, partition: TopicPartition) -> None:
         """Takes the log away at once; its folder is renamed, its files go after `file.delete.delay.ms`."""
         self._preferred.pop(partition, None)
-        move = self._moves.moves.get(partition)
-        if move is not None:
-            move.drop()
-        log = self._logs.pop(partition, None)
+        log = self._let_go(partition)
         if log is None:
             unreadable = self._unreadable.pop(partition, None)
             if unreadable is not None:
                 self._deletion.add(unreadable[0].rename(unreadable[0].with_name(marked_name(partition, DELETE))), 0)
             return
-        self.cleaner.forget(partition)
-        self._flush.unwatch(log)
-        log_dir = self._homes.pop(partition)
         due = self.clock.now_ms() + log.config.file_delete_delay_ms
+        self._rename(log, DELETE)
+        # The log itself stays open till then: answers that are being sent may still need its files.
+        self._deletion.add(log.dir, due, log)
+
+    def _set_aside(self, log: Log, topic_id: UUID) -> None:
+        """Nobody reads it: no partition has it any more. An operator may."""
+        self._let_go(log.topic_partition)
+        self._rename(log, STRAY)
+        logger.warning("%s was left by topic %s, not by %s: it is set aside", log.dir, log.topic_id, topic_id)
+        log.abandon()
+        self.strangers.append(log.dir)
+
+    def _let_go(self, partition: TopicPartition) -> Log | None:
+        """The log is not the partition's any more; its folder is still named so, and its home is still known."""
+        move = self._moves.moves.get(partition)
+        if move is not None:
+            move.drop()
+        log = self._logs.pop(partition, None)
+        if log is not None:
+            self.cleaner.forget(partition)
+            self._flush.unwatch(log)
+        return log
+
+    def _rename(self, log: Log, kind: str) -> None:
+        """Mark the folder of a log that was let go of."""
+        partition = log.topic_partition
+        log_dir = self._homes.pop(partition)
         try:
-            log.rename_dir(marked_name(partition, DELETE))
+            log.rename_dir(marked_name(partition, kind))
         except OSError as error:
             log.abandon()
             if is_dir_failure(error):
                 self._dir_failed(log_dir, error)
-            raise _storage_error(f"The log of {partition} cannot be deleted: {error}.") from error
-        # The log itself stays open till then: answers that are being sent may still need its files.
-        self._deletion.add(log.dir, due, log)
+            raise _storage_error(f"The log of {partition} cannot be renamed: {error}.") from error
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> None:
         """Cuts a log, its copy, and what the cleaner and the checkpoints know of it."""

@@ -3,7 +3,7 @@
 orders-0                                             the partition's log
 orders-0.6f1c2a…(32 hex digits)-delete               deleted; its files are on their way out
 orders-0.6f1c2a…-future                              a copy on its way from another directory
-orders-0.6f1c2a…-stray                               set aside by an operator or another tool; never touched
+orders-0.6f1c2a…-stray                               of a topic that is no more, set aside (also by Kafka's tools)
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MARKED = re.compile(rf"({_TOPIC})-(0|[1-9][0-9]{{0,9}})\.([0-9a-zA-Z_-]+)-(dele
 
 
 class PartitionDir(NamedTuple):
-    """A folder's name taken apart. For a deleted partition the topic may be cut short: file names have a limit."""
+    """A folder's name taken apart. For a deleted or stray partition the topic may be cut short: file names have a
+    limit."""
 
     partition: TopicPartition
     kind: str
@@ -47,10 +48,10 @@ def parse_dir_name(name: str) -> PartitionDir | None:
 
 
 def marked_name(partition: TopicPartition, kind: str, unique: str | None = None) -> str:
-    """A name for a folder to be deleted or being copied; with the same `unique` the two ends of a move are told
-    together."""
+    """A name for a folder to be deleted, set aside or being copied; with the same `unique` the two ends of a move are
+    told together."""
     suffix = f"-{partition.partition}.{unique or uuid.uuid4().hex}-{kind}"
     topic = partition.topic
-    if kind == DELETE:
+    if kind != FUTURE:
         topic = topic[: MAX_NAME - len(suffix)]
     return topic + suffix

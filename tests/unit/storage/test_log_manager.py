@@ -185,6 +185,28 @@ def test_a_log_is_made_once_and_keeps_its_topic_id(managers):
     assert managers.start().get(A).topic_id == topic_id
 
 
+def test_a_log_that_an_earlier_topic_of_that_name_left_is_not_taken_for_that_of_a_new_one(managers):
+    """A broker that was away while its replica was moved elsewhere comes back with it; then the topic is deleted."""
+    manager = managers.start()
+    old, new = uuid.uuid4(), uuid.uuid4()
+    append(manager.get_or_create(A, topic_id=old), records(b"old"))
+    manager.shutdown()
+    manager = managers.start()
+    with pytest.raises(KafkaError) as refused:
+        manager.get_or_create(A, topic_id=new, is_new=False)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [key for _, key, _ in contents(manager.get(A))] == [b"old"]
+    log = manager.get_or_create(A, topic_id=new, is_new=True)
+    assert (log.topic_id, log.end_offset) == (new, 0)
+    append(log, records(b"new"))
+    managers.crash(manager)
+    manager = managers.start()
+    assert [key for _, key, _ in contents(manager.get(A))] == [b"new"]
+    # What it had is not lost: it is there for an operator to look at.
+    [stranger] = manager.strangers
+    assert parse_dir_name(stranger.name)[:2] == (A, "stray")
+
+
 def test_everything_is_there_after_a_clean_stop(managers):
     manager = managers.start("one", "two")
     for n in range(8):
