@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ from tests.support import streams_cases
 from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
+from tests.support.tools import ours
+
+STREAMS_MD = Path(__file__).resolve().parents[2] / "docs" / "streams.md"
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -169,6 +173,37 @@ def test_counts_that_tasks_have_made_are_gone_on_with(
     with KafkaStreams(word_count(topic, output).build(), settings, spark) as streams:
         streams.process_all_available()
     assert [int.from_bytes(one.value) for one in read_all(target, output)] == [2, 3]
+
+
+def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_has_set_its_group(
+    spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    output, application = f"{topic}-out", f"app-{topic}"
+    admin.create_topics([lasting(topic, 1), lasting(output, 1)])
+    in_2026 = 1_767_225_600_000
+    fill(target, topic, [(b"k", b"a", in_2026 - 1), *((b"k", word, in_2026) for word in (b"a", b"b", b"a"))])
+    builder = StreamsBuilder()
+    by_word = builder.stream(topic).repartition().group_by(lambda key, word: word)
+    by_word.count().to_stream().to(output, Produced.with_(Serdes.String(), Serdes.Long()))
+    streams = KafkaStreams(builder.build(), config(target, application, tmp_path), spark)
+    with streams:
+        streams.process_all_available()
+    counts = [(one.key, int.from_bytes(one.value)) for one in read_all(target, output)]
+    assert dict(counts) == {b"a": 3, b"b": 1}
+    own = [name for name in admin.list_topics() if name.startswith(f"{application}-")]
+    (documented,) = re.findall("^kavka (streams-application-reset .*)$", STREAMS_MD.read_text(), re.MULTILINE)
+    here = {"localhost:9092": target.bootstrap_servers, "wordCountApp": application, "streams-plaintext-input": topic}
+    done = ours(*(here.get(word, word) for word in documented.split()))
+    assert done.code == 0, done.err
+    assert f"Topic: {topic} Partition: 0 Offset: 1\nDone.\nDeleting inferred internal topics [{own[0]}]" in done.out
+    assert "KafkaStreams.clean_up()" in done.err
+    wait_until(lambda: own[0] not in admin.list_topics(), timeout=60, what="the end of its own topic")
+    again = KafkaStreams(builder.build(), config(target, application, tmp_path), spark)
+    again.clean_up()
+    with again:
+        again.process_all_available()
+    later = [(one.key, int.from_bytes(one.value)) for one in read_all(target, output)][len(counts) :]
+    assert dict(later) == {b"a": 2, b"b": 1}
 
 
 def as_lines(records: list[Any], topic: str) -> list[str]:

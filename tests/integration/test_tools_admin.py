@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kavka import Admin, ConfigResource, Consumer, Producer, TopicPartition
+from kavka import Admin, ConfigResource, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.side_by_side import SideBySide
@@ -328,6 +328,56 @@ def test_command_lines_that_consumer_groups_refuses(both43: SideBySide, args: tu
     one, other = both43.run("consumer-groups", *args)
     assert (one.code, other.code) == (1, 1)
     assert one.out == ""
+
+
+def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> None:
+    """A topic and the application that reads it have the same name."""
+    both = both39
+    make_topics(both)
+    servers = both.cluster.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin, Producer(bootstrap_servers=servers) as producer:
+        more = [f"{name}-{kind}" for name in both.names.values() for kind in ("by-word-repartition", "mine")]
+        admin.create_topics([NewTopic(name, 1, 1) for name in more])
+        both.everywhere(lambda one: set(more) <= set(one.list_topics()), "the applications' topics")
+        for name in both.names.values():
+            for number in range(30):
+                producer.send(name, b"x", partition=number % 3, timestamp=1_700_000_000_000 + number * 60_000)
+            producer.send(f"{name}-mine", b"x", partition=0)
+            admin.alter_consumer_group_offsets(name, {TopicPartition(name, 0): 4})
+        producer.flush()
+        reset = ("streams-application-reset", "--application-id", "{t}")
+        inputs = (*reset, "--input-topics", "{t}")
+
+        def dry(*args: str, code: int = 0) -> str:
+            return both.does_same(*args, "--dry-run", order=False, code=code)
+
+        assert "Deleting inferred internal topics [" in dry(*inputs, "--intermediate-topics", "{t}-mine")
+        for way in (
+            ("--to-latest",), ("--to-offset", "99"), ("--shift-by", "-2"), ("--by-duration", "PT1S"),
+            ("--to-datetime", "2023-11-14T22:28:20.000"),
+        ):  # fmt: skip
+            assert f"Topic: {both.names['ours']} Partition: 2" in dry(*inputs, *way)
+        for who, name in both.names.items():
+            (tmp_path / f"{who}.csv").write_text("".join(f"{name},{number},{number * 10 + 1}\n" for number in range(3)))
+        dry(*inputs, "--from-file", str(tmp_path / "{who}.csv"))
+        dry(*reset, "--input-topics", "{t},nothing", "--intermediate-topics", "nothing-either", code=1)
+        both.fails_same(*reset, "--internal-topics", "{t}-mine", says="Invalid topic specified in the --internal")
+        members = [Member(servers, name, name, "classic") for name in both.names.values()]
+        for name in both.names.values():
+            wait_until(lambda name=name: admin.group_state(name) == "Stable", timeout=90, what="a member")  # type: ignore[misc]
+        both.fails_same(*inputs, says="is still active and has following members: [")
+        for member in members:
+            member.close()
+        for name in both.names.values():
+            wait_until(lambda name=name: admin.group_state(name) == "Empty", timeout=60, what="no member")  # type: ignore[misc]
+        both.does_same(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-mine", order=False)
+        for name in both.names.values():
+            found = admin.list_consumer_group_offsets(name)
+            expected = {TopicPartition(name, number): 3 for number in range(3)} | {TopicPartition(f"{name}-mine", 0): 1}
+            assert {tp: at.offset for tp, at in found.items() if at is not None} == expected
+        gone = {f"{name}-by-word-repartition" for name in both.names.values()}
+        both.everywhere(lambda one: not gone & set(one.list_topics()), "the end of the applications' own topics")
+        assert {f"{name}-mine" for name in both.names.values()} <= set(admin.list_topics())
 
 
 def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ _SAME_IN_BOTH = {
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "streams-application-reset": "org.apache.kafka.tools.StreamsResetter",
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",

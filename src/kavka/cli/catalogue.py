@@ -103,6 +103,9 @@ TOOLS = (
     ),
     Tool("pipeline", PIPELINE, "run streams jobs on Spark, show and stop them", "kavka.cli.pipeline", scripts=()),
     Tool(
+        "streams-application-reset", PIPELINE, "let a streams application begin anew", "kavka.cli.streams_reset",
+    ),
+    Tool(
         "connect-standalone", CONNECT, "run connectors in one process", "kavka.cli.connect",
         scripts=("connect-standalone",),
     ),
@@ -130,7 +133,6 @@ MISSING = {
     "kafka-share-consumer-perf-test": f"{_SHARE}; consumer-perf-test measures a group of consumers",
     "kafka-verifiable-share-consumer": f"{_SHARE}; verifiable-consumer is of a group of consumers",
     "kafka-streams-groups": "streams applications are groups of consumers here: consumer-groups shows them",
-    "kafka-streams-application-reset": "KafkaStreams.clean_up() forgets an application's state (docs/streams.md)",
     "kafka-client-metrics": "brokers here take no metrics of clients",
     "kafka-jmx": "there is no JMX: metrics.listener serves a broker's metrics, for Prometheus",
     "kafka-e2e-latency": "producer-perf-test prints latencies up to the acknowledgement",

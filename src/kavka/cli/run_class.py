@@ -29,6 +29,7 @@ CLASSES = {
     "ProducerPerformance": "producer-perf-test",
     "ReassignPartitionsCommand": "reassign-partitions",
     "ReplicaVerificationTool": "replica-verification",
+    "StreamsResetter": "streams-application-reset",
     "TopicCommand": "topics",
     "TransactionsCommand": "transactions",
     "VerifiableConsumer": "verifiable-consumer",

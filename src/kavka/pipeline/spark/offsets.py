@@ -21,6 +21,9 @@ Offsets = Mapping[TopicPartition, int]
 # No topic can have such a name.
 INITIAL = "$initial"
 
+# The note with which a job commits what it has done to a group, so that it is told from what a tool has set there.
+DONE_BY_JOB = "kavka"
+
 
 class Range(NamedTuple):
     """Offsets of one partition, for one task: from `start` up to, not including, `end`."""

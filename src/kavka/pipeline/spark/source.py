@@ -34,11 +34,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
-from kavka.pipeline.spark.offsets import INITIAL, Offsets, Range, count, from_checkpoint, limited, plan, to_checkpoint
+from kavka.pipeline.spark.offsets import (
+    DONE_BY_JOB,
+    INITIAL,
+    Offsets,
+    Range,
+    count,
+    from_checkpoint,
+    limited,
+    plan,
+    to_checkpoint,
+)
 from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options, text_columns
 
 if TYPE_CHECKING:
@@ -212,8 +223,9 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_clear_line():
             begin = from_checkpoint(start)
             # Spark asks only when everything before `start` is done, and as often as it triggers. Its `commit` comes
-            # later: when there is a next batch.
-            self._tell_group(begin)
+            # later: when there is a next batch. Before the first nothing is done, and the group may say where to begin.
+            if start != self._initial:
+                self._tell_group(begin)
             end = to_checkpoint(self._end_after(begin, limit))
             if start == self._initial and not self._begun:
                 # The first batch, which Spark runs even if there is nothing in it.
@@ -305,7 +317,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or offsets == self._committed or not offsets:
             return
         try:
-            self.cluster.admin.alter_consumer_group_offsets(group, offsets, timeout=_COMMIT_TIMEOUT)
+            told = {tp: OffsetAndMetadata(offset, DONE_BY_JOB) for tp, offset in offsets.items()}
+            self.cluster.admin.alter_consumer_group_offsets(group, told, timeout=_COMMIT_TIMEOUT)
             self._committed = offsets
         except KafkaError as error:
             log.warning("The offsets were not committed to the group %s: %s", group, error)

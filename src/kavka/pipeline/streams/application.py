@@ -29,11 +29,12 @@ from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsM
 from kavka.pipeline.streams.native import native_chains
 from kavka.pipeline.streams.own_topics import create_own, partitions_of
 from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
-from kavka.pipeline.streams.progress import done, ends
+from kavka.pipeline.streams.progress import done, ends, has_begun
 from kavka.pipeline.streams.purging import Purge
 from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.sources import set_by_others
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
 
@@ -144,7 +145,8 @@ class KafkaStreams:
         return self._state == State.NOT_RUNNING
 
     def clean_up(self) -> None:
-        """Forget the state: the next start begins where `auto.offset.reset` says."""
+        """Forget the state: the next start begins where a tool has set the group `application.id` to (see
+        `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
         if self._state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
             raise StreamsException("Cannot clean up while running.")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -269,7 +271,7 @@ class KafkaStreams:
         if self._query is None:
             raise StreamsException("it is not started")
         own = self._own_topics()
-        committed = self._settings.exactly_once or self._settings.clients.get("isolation.level") == "read_committed"
+        committed = self._settings.reads_committed
         with self._admin() as admin:
             read = self._topology if self._planned_as is None else self._planned_as[0]
             wanted = ends(admin, source_topics(read) | own, committed)
@@ -422,9 +424,11 @@ class KafkaStreams:
         with self._admin() as admin:
             topology = self._with_topics(admin)
             plan, partitions = self._planned(topology, admin, cores)
+            begun = has_begun(self.folder / "checkpoint")
+            begin = {} if begun else set_by_others(admin, topology, settings)
         caching = settings.cache_bytes > 0
         run = uuid.uuid4().hex
-        query = compile_query(spark, topology, settings, plan, partitions, run, caching, self.folder)
+        query = compile_query(spark, topology, settings, plan, partitions, run, caching, self.folder, begin)
         self._planned_as, self._reader = (topology, plan), None
         return query
 

@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kavka.common.types import TopicPartition
 from kavka.pipeline.spark import activate, register
 from kavka.pipeline.spark.sink import QUERY_ID
 from kavka.pipeline.streams.native import native_chains, native_frame
@@ -39,7 +40,7 @@ _KEPT, _COUNTED = 500_000, 4_000_000
 _starting = threading.Lock()
 
 
-def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
+def compile_frame(spark: SparkSession, job: Job, begin: Mapping[TopicPartition, int]) -> DataFrame:
     """The rows that the sink gets."""
     plan, settings = job.plan, job.settings
     policies = policies_of(job.topology, settings)
@@ -53,7 +54,7 @@ def compile_frame(spark: SparkSession, job: Job) -> DataFrame:
             for topic in source.topics
             if topic not in plan.shuffled
         }
-        return source_frame(spark, settings, topics, policies, most, form) if topics else None
+        return source_frame(spark, settings, topics, policies, begin, most, form) if topics else None
 
     parts: list[Any] = []
     chains = native_chains(job.topology, plan, settings)
@@ -93,9 +94,10 @@ def compile_query(
     run: str,
     caching: bool,
     folder: Path,
+    begin: Mapping[TopicPartition, int],
 ) -> StreamingQuery:
-    """Start it. Spark gives a query the session's settings as they are when it starts, and they are put back after:
-    nothing of the caller's changes."""
+    """Start it; `begin` is for an application that has no state yet. Spark gives a query the session's settings as they
+    are when it starts, and they are put back after: nothing of the caller's changes."""
     wanted = {
         "spark.sql.shuffle.partitions": str(plan.width),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -118,7 +120,7 @@ def compile_query(
         named = {"queryId": query, "runId": run, "batchId": str(number)} if settings.exactly_once else {}
         rows.write.format("kavka").options(**options, **named).mode("append").save()
 
-    stream = compile_frame(own, job).writeStream
+    stream = compile_frame(own, job, begin).writeStream
     writer = (
         (
             stream.foreachBatch(write).outputMode("update")

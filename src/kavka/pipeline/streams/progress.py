@@ -41,6 +41,14 @@ def last_batch(checkpoint: Path) -> int | None:
         return None
 
 
+def has_begun(checkpoint: Path) -> bool:
+    """Whether it is decided where the first batch begins."""
+    try:
+        return any(one.name.isdigit() for one in (checkpoint / "offsets").iterdir())
+    except FileNotFoundError:
+        return False
+
+
 def ends(admin: Admin, topics: Collection[str], committed: bool) -> dict[TopicPartition, int]:
     """Where the partitions of these topics end; with `committed`, where the first open transaction begins."""
     if not topics:

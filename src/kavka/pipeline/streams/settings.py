@@ -97,6 +97,10 @@ class Settings:
     spark: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def reads_committed(self) -> bool:
+        return self.exactly_once or self.clients.get("isolation.level") == "read_committed"
+
 
 def _number(given: Mapping[str, Any], name: str, default: int, least: int) -> int:
     text = given.get(name, default)

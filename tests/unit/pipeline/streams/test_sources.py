@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kavka.client.types import OffsetAndMetadata
+from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.offsets import DONE_BY_JOB
+from kavka.pipeline.spark.options import source_options
+from kavka.pipeline.spark.source import KavkaStreamReader
+from kavka.pipeline.streams.settings import settings_of
+from kavka.pipeline.streams.sources import _starting, set_by_others
+from kavka.streams import StreamsBuilder, Topology
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+class Group:
+    """In place of an admin: what a group has committed, and topics of two partitions from offset 10 to 50, where the
+    first open transaction begins at 40."""
+
+    def __init__(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        self._committed = committed
+
+    def list_consumer_group_offsets(self, group: str, *, timeout: float) -> Mapping[TopicPartition, Any]:
+        assert group == "app"
+        return self._committed
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, Any]:
+        partitions = [SimpleNamespace(partition=number) for number in (0, 1)]
+        return {name: SimpleNamespace(name=name, partitions=partitions) for name in names}
+
+    def list_offsets(
+        self, asked: Mapping[TopicPartition, Any], *, isolation_level: str = "read_uncommitted", timeout: float = 0
+    ) -> dict[TopicPartition, Any]:
+        end = 40 if isolation_level == "read_committed" else 50
+        return {tp: SimpleNamespace(offset=10 if one.timestamp == -2 else end) for tp, one in asked.items()}
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("a").repartition().to("out")
+    builder.global_table("b")
+    return builder.build()
+
+
+def found(committed: Mapping[TopicPartition, OffsetAndMetadata | None], **config: Any) -> dict[TopicPartition, int]:
+    settings = settings_of({"application.id": "app", "bootstrap.servers": "x:1", **config})
+    admin: Any = Group(committed)
+    return set_by_others(admin, topology(), settings)
+
+
+def test_an_application_begins_where_others_have_set_its_group_and_not_where_it_was_itself() -> None:
+    assert found({A0: OffsetAndMetadata(20), A1: OffsetAndMetadata(30, DONE_BY_JOB)}) == {A0: 20}
+    assert found({A0: OffsetAndMetadata(20, "of Kafka Streams"), A1: None}) == {A0: 20}
+    assert found({}) == {}
+
+
+def test_what_is_not_there_is_as_good_as_not_set() -> None:
+    assert found({A0: OffsetAndMetadata(9), A1: OffsetAndMetadata(51)}) == {}
+    assert found({A0: OffsetAndMetadata(10), A1: OffsetAndMetadata(50)}) == {A0: 10, A1: 50}
+
+
+def test_of_what_is_committed_alone_nothing_is_read_past_an_open_transaction() -> None:
+    exactly = {"processing.guarantee": "exactly_once_v2"}
+    assert found({A0: OffsetAndMetadata(50), A1: OffsetAndMetadata(20)}, **exactly) == {A0: 40, A1: 20}
+    assert found({A0: OffsetAndMetadata(51)}, **exactly) == {}
+
+
+def test_global_tables_and_the_applications_own_topics_do_not_begin_by_the_group() -> None:
+    own = next(iter(topology().internal_topics))
+    others = {B0: 20, TopicPartition(f"app-{own}", 0): 20, TopicPartition("elsewhere", 0): 20}
+    assert found({tp: OffsetAndMetadata(at) for tp, at in others.items()}) == {}
+
+
+def test_partitions_that_are_not_set_begin_as_their_topics_do() -> None:
+    policies = {"a": "earliest", "b": "latest"}
+    assert _starting({"a": 2}, policies, {}) == "earliest"
+    assert _starting({"a": 2}, policies, {B0: 7}) == "earliest"
+    assert json.loads(_starting({"a": 2}, policies, {A1: 7})) == {"a": {"0": -2, "1": 7}}
+    assert json.loads(_starting({"a": 1, "b": 1}, policies, {B0: 7})) == {"a": {"0": -2}, "b": {"0": 7}}
+
+
+class Cluster:
+    """In place of the source's: the topic a with one partition, that ends at 5, and what the group is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.admin = SimpleNamespace(alter_consumer_group_offsets=self._tell)
+
+    def _tell(self, group: str, offsets: Any, *, timeout: float) -> None:
+        self.told.append(offsets)
+
+    def partitions(self) -> list[TopicPartition]:
+        return [A0]
+
+    def resolve(self, *_: Any) -> dict[TopicPartition, int]:
+        return {A0: 2}
+
+    def ends(self, *, missing_is_empty: bool) -> dict[TopicPartition, int]:
+        return {A0: 5}
+
+
+def test_the_group_hears_of_a_job_only_when_its_first_batch_is_done() -> None:
+    options = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "groupIdCommit": "g"}
+    reader = KavkaStreamReader(source_options(options, streaming=True))
+    cluster: Any = Cluster()
+    reader._cluster = cluster
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"a": {"0": 5}, "$initial": {"a": {"0": 2}}}
+    reader.partitions(start, end)
+    assert cluster.told == []
+    reader.latestOffset(end, ReadAllAvailable())
+    assert cluster.told == [{A0: OffsetAndMetadata(5, DONE_BY_JOB)}]
