@@ -9,7 +9,8 @@ So a shard decides each time on a state that includes all decisions before, and 
 be lost. A read that comes while something is not committed yet waits for it.
 
 A shard lives while this broker leads its partition. When it becomes the leader, the log is read from its start to its
-end in a worker thread, which alone has the shard until then (COORDINATOR_LOAD_IN_PROGRESS). When it no longer is,
+end in a worker thread, which alone has the shard until then (COORDINATOR_LOAD_IN_PROGRESS). What was found there is as
+good as what is written from then on: not before the high watermark has passed it. When it no longer is the leader,
 whoever waits is told NOT_COORDINATOR. A newer epoch of a partition that it goes on leading changes nothing.
 
 Everything but the loading happens on the loop thread.
@@ -194,6 +195,9 @@ class ShardHost(Generic[S]):
         waiter: Waiter = (future, response, None)
         if self._records:
             self._waiters.append(waiter)
+        elif self._timeout is None:
+            # All that is not committed has taken too long already.
+            self._wait_for(self._uncommitted[-1][0], [waiter])
         else:
             self._uncommitted[-1][1].append(waiter)
         return future
@@ -271,12 +275,16 @@ class ShardHost(Generic[S]):
         if not self._uncommitted and partition.log.high_watermark >= end:
             self._complete(waiters)
             return
+        self._wait_for(end, waiters)
+        self.check(partition)
+
+    def _wait_for(self, end: int, waiters: list[Waiter]) -> None:
+        """Until the high watermark is at `end`."""
         deadline = self._loop.time() + self._runtime.commit_timeout_ms / 1000
         self._uncommitted.append((end, waiters, deadline))
-        partition.produce_waiters.add(self)
+        self.partition.produce_waiters.add(self)
         if self._timeout is None:
             self._timeout = self._loop.call_at(deadline, self._on_timeout)
-        self.check(partition)
 
     def _complete(self, waiters: list[Waiter]) -> None:
         for future, response, on_append in waiters:
@@ -307,7 +315,12 @@ class ShardHost(Generic[S]):
         uncommitted = self._uncommitted
         if log_ is None:
             return
-        while uncommitted and uncommitted[0][0] <= log_.high_watermark:
+        safe = log_.high_watermark
+        if len(partition.maximal_isr) == 1 and safe < self._load_position:
+            # Nobody else can lead next without having copied what was found here. With min.insync.replicas above one
+            # the high watermark does not say so.
+            safe = self._load_position
+        while uncommitted and uncommitted[0][0] <= safe:
             self._complete(uncommitted.popleft()[1])
         if not uncommitted:
             partition.produce_waiters.discard(self)
@@ -401,9 +414,18 @@ class ShardHost(Generic[S]):
         self._load_position = position
 
     def _loaded(self) -> None:
+        """The end of the log may be what only this broker has, and lost if it does not lead for long. So nothing that
+        was found is shown, or acted on (the markers of a transaction), before it is committed."""
         self.state = HostState.ACTIVE
-        for outcome in self.shard.on_loaded():
-            self.follow_up(outcome)
+        outcomes = self.shard.on_loaded()
+        self._wait_for(
+            self._load_position,
+            [(None, None, one.on_append) for one in outcomes if one.on_append is not None and not one.records],
+        )
+        self.check(self.partition)
+        for outcome in outcomes:
+            if outcome.records:
+                self.follow_up(outcome)
 
     def _load_failed(self, error: BaseException) -> None:
         log.error("Cannot load %s: %s", self.partition.topic_partition, error)

@@ -162,6 +162,7 @@ class FakePartition:
         self.log: FakeLog | None = log or FakeLog()
         self.is_leader = True
         self.leader_epoch = 1
+        self.maximal_isr = frozenset((1, 2, 3))
         self.produce_waiters: set[Any] = set()
         self.on_storage_failure: Any = None
         self.hold = False

@@ -28,6 +28,7 @@ class WordShard:
         self.pending: dict[int, dict[str, str]] = {}
         self.unloaded: ErrorCode | None = None
         self.loaded = 0
+        self.after_loading: list[KafkaError | None] = []
 
     def encode(self, record: Entry) -> tuple[bytes, bytes | None]:
         return record[0].encode(), None if record[1] is None else record[1].encode()
@@ -52,7 +53,7 @@ class WordShard:
 
     def on_loaded(self) -> list[Outcome]:
         self.loaded += 1
-        return []
+        return [Outcome(on_append=self.after_loading.append)]
 
     def on_unloaded(self, code: ErrorCode) -> None:
         self.unloaded = code
@@ -303,6 +304,69 @@ def test_a_new_leader_reads_the_whole_log_before_it_answers() -> None:
     assert bench.words == {"a": "2"}
     assert bench.host.shard.loaded == 1
     assert not bench.runtime.is_loading
+
+
+def test_a_new_leader_makes_nothing_of_what_only_it_may_have() -> None:
+    """Its predecessor wrote it, and has died before all in sync had it: another one may lead next, without it."""
+    log = written(("a", "1"), ("a", "2"))
+    log.high_watermark = 1
+    bench = Bench(log)
+    bench.partition.hold = True
+    bench.work()
+    found = bench.runtime.read(3, lambda shard: shard.words["a"])
+    assert not found.done()
+    assert bench.host.shard.after_loading == []
+    said = bench.say("b")
+    bench.loop.turn()
+    log.high_watermark = 2
+    bench.partition.advance()
+    assert found.result() == "2"
+    assert bench.host.shard.after_loading == [None]
+    assert not said.done()
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert said.done()
+
+
+def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() -> None:
+    log = written(("a", "1"))
+    log.high_watermark = 0
+    bench = Bench(log)
+    bench.partition.hold = True
+    bench.work()
+    found = bench.runtime.read(3, lambda shard: shard.words["a"])
+    bench.loop.advance(5_000)
+    assert code_of(found) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    [error] = bench.host.shard.after_loading
+    assert error is not None
+    # Who asks again is given as long again.
+    again = bench.runtime.read(3, lambda shard: shard.words["a"])
+    bench.loop.advance(4_000)
+    assert not again.done()
+    bench.loop.advance(1_000)
+    assert code_of(again) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert bench.runtime.read(3, lambda shard: shard.words["a"]) == "1"
+
+
+def test_the_last_in_sync_shows_what_it_has() -> None:
+    """Nobody else can lead before it has copied that; but with fewer in sync than it takes nothing more is
+    committed."""
+    log = written(("a", "1"))
+    log.high_watermark = 0
+    bench = Bench(log)
+    bench.partition.hold = True
+    bench.work()
+    found = bench.runtime.read(3, lambda shard: shard.words["a"])
+    said = bench.say("b")
+    bench.loop.turn()
+    assert not found.done()
+    bench.partition.maximal_isr = frozenset((1,))
+    bench.partition.advance()
+    assert found.result() == "1"
+    assert bench.host.shard.after_loading == [None]
+    assert not said.done()
 
 
 def test_a_long_log_is_read_in_pieces() -> None:
