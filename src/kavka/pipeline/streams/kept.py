@@ -38,8 +38,9 @@ def keep(folder: Path, now: dict[str, Any], before: dict[str, Any] | None) -> No
         if before.get("summed", False) and not now["summed"]:
             raise StreamsException(
                 f"the counts in {folder} were added up by Spark itself, which cannot be done with these settings (no "
-                "cache, a handler of processing exceptions, an extractor of timestamps): set them as they were, give a "
-                "new application.id, or forget the counts with clean_up()"
+                "cache, a handler of processing exceptions, an extractor of timestamps) or where a later step needs to "
+                "know what they were before (a filter): set them as they were, give a new application.id, or forget "
+                "the counts with clean_up()"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
