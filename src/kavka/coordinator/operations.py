@@ -20,12 +20,16 @@ class Outcome(NamedTuple):
 
     With `replay` False the records only say what the state machine has done (or does in `on_append`) by itself: they
     are replayed when the shard is loaded, not now.
+
+    With `atomic` False some of the records may be in the log without the others: where they are too many for one batch,
+    they are written in several.
     """
 
     records: Sequence[Any] = ()
     response: Any = None
     on_append: OnAppend | None = None
     replay: bool = True
+    atomic: bool = True
 
 
 NOTHING = Outcome()

@@ -145,14 +145,23 @@ class ShardHost(Generic[S]):
         return self.append(*outcome)
 
     def append(
-        self, records: Sequence[Any], response: Any, on_append: OnAppend | None = None, replay: bool = True
+        self,
+        records: Sequence[Any],
+        response: Any,
+        on_append: OnAppend | None = None,
+        replay: bool = True,
+        atomic: bool = True,
     ) -> Any:
         if not records:
             if on_append is not None:
                 on_append(None)
             return response
         future = self._loop.create_future()
-        self._append(records, replay, (future, response, on_append))
+        waiter: Waiter = (future, response, on_append)
+        if atomic:
+            self._append(records, replay, waiter)
+        else:
+            self._append_in_parts(records, replay, waiter)
         return future
 
     def follow_up(self, outcome: Outcome) -> None:
@@ -160,9 +169,28 @@ class ShardHost(Generic[S]):
         if self.state is not HostState.ACTIVE:
             return
         if outcome.records:
-            self._append(outcome.records, outcome.replay, (None, None, outcome.on_append))
+            append = self._append if outcome.atomic else self._append_in_parts
+            append(outcome.records, outcome.replay, (None, None, outcome.on_append))
         elif outcome.on_append is not None:
             outcome.on_append(None)
+
+    def _append_in_parts(self, records: Sequence[Any], replay: bool, waiter: Waiter) -> None:
+        """As `_append`, of records that need not be in one batch: the waiter is told when the last is committed, or of
+        the first that failed."""
+        left = len(records)
+        failure: KafkaError | None = None
+
+        def one_done(error: KafkaError | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if left == 0 and failure is None:
+                self._complete([waiter])
+            elif left == 0 and failure is not None:
+                self._fail([waiter], failure)
+
+        for record in records:
+            self._append((record,), replay, (None, None, one_done))
 
     def _append(self, records: Sequence[Any], replay: bool, waiter: Waiter) -> None:
         shard = self.shard

@@ -398,6 +398,31 @@ def test_all_partitions_of_a_group_include_those_that_only_a_transaction_has(gro
     assert group.shard.partitions_with_offsets(GROUP) == [("t", 0), ("t", 1)]
 
 
+def test_a_deleted_group_does_not_get_offsets_from_a_transaction_that_ends_later(group: Harness) -> None:
+    pending(group, 5, 1)
+    group.submit(group.shard.delete_group(GROUP))
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) is None
+    assert group.shard.groups == {}
+
+
+def test_an_offset_that_is_deleted_does_not_come_back_from_a_transaction_that_ends_later(group: Harness) -> None:
+    pending(group, 5, 1)
+    gone, _ = group.shard.delete_offsets(GROUP, [T0])
+    for record in gone:
+        group.shard.replay(record)
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) is None
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_back_from_a_transaction_that_ends_later(group: Harness) -> None:
+    group.commit({("kept", 0): 2})
+    pending(group, 5, 1)
+    group.submit(group.shard.forget_topics(frozenset({"t"})))
+    group.shard.replay_end_of_transaction(1, True)
+    assert group.offset(*T0) is None
+
+
 # ---- undoing
 
 

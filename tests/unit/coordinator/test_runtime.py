@@ -259,6 +259,23 @@ def test_replicas_that_take_too_long_are_an_error_for_who_asked_but_the_records_
     assert third.done()
 
 
+def test_a_read_ends_also_when_nobody_else_waits_for_the_replicas_any_more(bench: Bench) -> None:
+    bench.partition.hold = True
+    first = bench.say("a", "1")
+    bench.loop.turn()
+    bench.loop.advance(5_000)
+    assert code_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    late = bench.runtime.read(3, lambda shard: shard.words.get("a"))
+    bench.loop.advance(4_000)
+    assert not late.done()
+    bench.loop.advance(2_000)
+    assert code_of(late) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    again = bench.runtime.read(3, lambda shard: shard.words.get("a"))
+    bench.partition.hold = False
+    bench.partition.advance()
+    assert again.result() == "1"
+
+
 # ---- sizes
 
 
@@ -279,6 +296,29 @@ def test_an_operation_that_cannot_fit_is_refused_and_changes_nothing() -> None:
     assert fits.result() == "a said"
     assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
     assert bench.words == {"a": "1"}
+
+
+def test_what_need_not_be_done_at_once_is_written_in_as_many_batches_as_it_takes() -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    told: list[KafkaError | None] = []
+    for number in range(20):
+        bench.say(str(number), "1")
+        bench.loop.turn()
+    gone = [(str(number), None) for number in range(20)]
+    answer = bench.host.submit(Outcome(gone, "gone", told.append, atomic=False))
+    bench.loop.turn()
+    assert (answer.result(), told, bench.words) == ("gone", [None], {})
+    assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
+
+
+def test_of_what_is_written_in_several_batches_one_that_fails_is_told() -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    told: list[KafkaError | None] = []
+    records = [("a", "1"), ("b", "v" * 400), ("c", "1")]
+    answer = bench.host.submit(Outcome(records, "said", told.append, atomic=False))
+    bench.loop.turn()
+    assert code_of(answer) is ErrorCode.MESSAGE_TOO_LARGE
+    assert [error is not None for error in told] == [True]
 
 
 # ---- loading and unloading

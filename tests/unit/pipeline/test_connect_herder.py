@@ -110,3 +110,67 @@ def test_all_plugins_are_listed_with_their_options(herder: Herder) -> None:
     assert [one["name"] for one in cast][:1] == ["spec"]
     with pytest.raises(RestError, match="Unknown plugin"):
         herder.plugin_options("Nothing")
+
+
+# ---- tasks that do not stop
+
+
+class StuckTask:
+    """What it calls never returns."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.given = given
+        self.stuck = True
+
+    def stop(self, timeout: float | None = None) -> bool:
+        return not self.stuck
+
+
+class Elsewhere(Herder):
+    """Others own everything."""
+
+    def owns(self, name: str) -> bool:
+        return False
+
+
+def stuck(herder: Herder, name: str) -> StuckTask:
+    herder.create(name, SOURCE, None)
+    task = StuckTask(herder.config(name))
+    herder._tasks[name] = task  # type: ignore[assignment]
+    herder._put(name, Status("RUNNING", "w:1"), Status("RUNNING", "w:1"))
+    return task
+
+
+def test_a_connector_is_not_given_to_others_before_its_task_has_ended(herder: Herder) -> None:
+    herder.__class__ = Elsewhere
+    task = stuck(herder, "c")
+    herder._step()
+    status = herder.statuses.connector("c")
+    assert status is not None and status.state == "RUNNING"
+    task.stuck = False
+    herder._step()
+    status = herder.statuses.connector("c")
+    assert status is not None and status.state == "UNASSIGNED"
+
+
+def test_a_connector_is_not_said_to_be_stopped_before_its_task_has_ended(herder: Herder) -> None:
+    task = stuck(herder, "c")
+    herder.set_target("c", "STOPPED")
+    herder._step()
+    status = herder.statuses.connector("c")
+    assert status is not None and status.state == "RUNNING"
+    with pytest.raises(RestError, match="must be in the STOPPED state"):
+        herder.reset("c")
+    task.stuck = False
+    herder._step()
+    status = herder.statuses.connector("c")
+    assert status is not None and (status.state, herder.statuses.task("c")) == ("STOPPED", None)
+
+
+def test_a_task_that_does_not_stop_does_not_keep_other_connectors_from_running(herder: Herder) -> None:
+    stuck(herder, "a")
+    herder.put_config("a", {**SOURCE, "topic": "u"})
+    herder.create("b", SOURCE, "paused")
+    herder._step()
+    status = herder.statuses.connector("b")
+    assert status is not None and status.state == "PAUSED"

@@ -76,6 +76,18 @@ def test_offsets_outlive_a_restart_and_are_kafka_connects_records(tmp_path: Path
     assert again.identity("c") != store.identity("c")
 
 
+def test_batches_have_another_identity_after_another_worker_has_changed_the_offsets() -> None:
+    table = MemoryTable()
+    runs, leads = OffsetStore(table), OffsetStore(table)
+    runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=True)
+    first = runs.identity("c")
+    assert runs.identity("c") == leads.identity("c") == first
+    leads.reset("c")
+    assert runs.plan("c") is None
+    runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=False)
+    assert runs.identity("c") != first, "batch 0 would be taken for the one that is written already"
+
+
 def test_a_file_of_offsets_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").write_text("{")
     with pytest.raises(ConnectError, match="no file of offsets"):

@@ -75,14 +75,14 @@ class OffsetStore:
         if producer_id >= 0:
             self._replay_pending(record, producer_id)
             return
+        if self._unstable:
+            self._overtake((group, topic, partition), self._order)
         offsets = self._groups.get(group)
         if offsets is None:
             if value is None:
                 return
             offsets = {}
             self._journal.put(self._groups, group, offsets)
-        if self._unstable:
-            self._overtake((group, topic, partition), self._order)
         if value is not None:
             self._journal.put(offsets, (topic, partition), value)
         else:
@@ -156,10 +156,10 @@ class OffsetStore:
         return gone
 
     def of_topics(self, topics: frozenset[str]) -> list[OffsetRecord]:
-        """Tombstones of what any group has committed in topics that are gone."""
+        """Tombstones of what any group has committed, or may yet have committed in a transaction, in topics that are
+        gone."""
+        known = {(group, *place): None for group, offsets in self._groups.items() for place in offsets}
+        known.update(dict.fromkeys(self._unstable))
         return [
-            OffsetRecord(group, topic, partition, None)
-            for group, offsets in self._groups.items()
-            for topic, partition in offsets
-            if topic in topics
+            OffsetRecord(group, topic, partition, None) for group, topic, partition in known if topic in topics
         ]

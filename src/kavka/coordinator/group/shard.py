@@ -284,7 +284,7 @@ class GroupShard:
         return gone, subscribed
 
     def forget_topics(self, topics: frozenset[str]) -> Outcome:
-        return Outcome(self.offsets.of_topics(topics))
+        return Outcome(self.offsets.of_topics(topics), atomic=False)
 
     def expire(self) -> Outcome:
         """Forget offsets whose time is over, and empty groups that have none."""
@@ -326,7 +326,7 @@ class GroupShard:
         group.check_delete()
         gone: list[Any] = list(self.offsets.tombstones(group_id, self.partitions_with_offsets(group_id)))
         if isinstance(group, ConsumerGroup):
-            return Outcome(gone + group.tombstones())
+            return Outcome(gone + group.tombstones(), atomic=False)
         return self._drop_groups([group], gone)
 
     def _drop_groups(self, dead: list[ClassicGroup], gone: list[Any]) -> Outcome:
@@ -346,7 +346,7 @@ class GroupShard:
                 else:
                     group.state, group.state_timestamp = EMPTY, timestamp
 
-        return Outcome(gone, on_append=on_append)
+        return Outcome(gone, on_append=on_append, atomic=False)
 
     def _has_any_offset(self, group_id: str) -> bool:
         return self.offsets.has_offsets(group_id) or self.offsets.has_pending(group_id)

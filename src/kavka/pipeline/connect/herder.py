@@ -125,15 +125,18 @@ class Herder:
             if self.configs.config(name) is None:
                 self._stop(name)
                 self._outcomes.pop(name, None)
-            elif not self.owns(name):
-                self._stop(name)
+            elif not self.owns(name) and self._stop(name):
                 self._outcomes.pop(name, None)
                 self._unassign(name)
         for name in self.configs.names():
             if self._closing:
                 return
             if self.owns(name) and self.may_start(name):
-                self._look_after(name)
+                try:
+                    self._look_after(name)
+                except ConnectError as error:
+                    # The others do not wait for it.
+                    log.error("Connector %s is looked at again later: %s", name, error)
         for name in self.statuses.names():
             if self.configs.config(name) is None and name not in self._tasks and self._cleans_up():
                 self.statuses.delete(name)
@@ -147,8 +150,8 @@ class Herder:
             return
         task = self._tasks.get(name)
         if target != STARTED:
-            if task is not None:
-                self._stop(name)
+            if not self._stop(name):
+                return
             self._outcomes.pop(name, None)
             self._rest(name, target)
             return

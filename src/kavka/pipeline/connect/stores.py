@@ -263,7 +263,6 @@ class OffsetStore:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._ids: dict[str, str] = {}
 
     def entries(self, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """(partition, offset) pairs, as `GET …/offsets` has them."""
@@ -293,7 +292,6 @@ class OffsetStore:
     def alter(self, name: str, entries: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
         values = {_key(name, part): None if offset is None else _text(offset) for part, offset in entries}
         self._table.put({**values, _key(name, _PLAN): None})
-        self._ids.pop(name, None)
 
     def reset(self, name: str) -> None:
         self.alter(name, [(partition, None) for partition, _ in self.entries(name)])
@@ -307,12 +305,10 @@ class OffsetStore:
         return Plan(found["id"], found["number"], found["start"], found["end"], found["done"])
 
     def identity(self, name: str) -> str:
-        """Another one after offsets were reset: numbers of batches begin anew then."""
-        found = self._ids.get(name)
-        if found is None:
-            plan = self.plan(name)
-            found = self._ids[name] = plan.id if plan is not None else uuid.uuid4().hex
-        return found
+        """That of the last plan. Another one after offsets were changed, perhaps by another worker: numbers of batches
+        begin anew then."""
+        plan = self.plan(name)
+        return plan.id if plan is not None else uuid.uuid4().hex
 
     def put_plan(self, name: str, number: int, start: Offsets, end: Offsets, *, done: bool) -> None:
         plan = {"id": self.identity(name), "number": number, "start": start, "end": end, "done": done}

@@ -511,6 +511,23 @@ def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_ma
     assert set(harness.group.members) == {client.name, back.name}
 
 
+def test_a_classic_static_member_that_cannot_agree_with_the_others_leaves_no_classic_group_behind() -> None:
+    harness = ConsumerHarness({"t": 4})
+    static = harness.member("t", instance_id="i")
+    client = ClassicClient(harness)
+    client.joined(client.join())
+    client.sync()
+    settle(harness, [client], [static])
+    refused = harness.join(instance_id="i", protocols=(("another", subscription()),))
+    assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    for _ in range(20):
+        harness.advance(SESSION / 2)
+        client.beat()
+        static.beat()
+    harness.restart()
+    assert (harness.group.type, set(harness.group.members)) == ("consumer", {client.name, static.name})
+
+
 def test_a_downgrade_that_cannot_be_written_leaves_the_group_as_it_was() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")

@@ -202,7 +202,12 @@ class ConsumerGroups(ConsumerProtocol):
             records, classic = self._as_classic_group(group, leaving)
             if classic.members:
                 self._shard.classic.adopt(classic, f"static member {request.group_instance_id} was replaced")
-            joined = self._shard.classic.join(classic, request, version, client_id, client_host, answer)
+            try:
+                joined = self._shard.classic.join(classic, request, version, client_id, client_host, answer)
+            except KafkaError:
+                # The group stays what it is: nothing may become of this draft of another.
+                self._shard.classic.drop_timers(classic)
+                raise
             return self._become_classic(group, classic, records, joined)
         member_id = request.member_id or f"{request.group_instance_id or client_id}-{uuid4()}"
         self.check_room(group, member_id, request.group_instance_id)
