@@ -143,7 +143,8 @@ class Connection(asyncio.BufferedProtocol):
             if connection is not None:
                 connection.close()
             raise KafkaTimeout(f"no connection to {name} within {timeout:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            # The second for a name that no host can have.
             if connection is not None:
                 connection.close()
             raise Disconnected(f"no connection to {name}: {error}") from None

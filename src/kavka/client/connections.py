@@ -77,10 +77,17 @@ class Connections:
             return link.connection
         if link.opening is None:
             self._open(node_id, channel, link)
-        assert link.opening is not None
+        opening = link.opening
+        assert opening is not None
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(link.opening)
+                return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if opening.cancelled() and (caller is None or not caller.cancelling()):
+                # Not the caller is called off, the client was closed.
+                raise ClientClosed("the client is closed") from None
+            raise
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -153,7 +160,7 @@ class Connections:
             link.opening = None
             if not self.closed:
                 self._loop.call_soon(self._tell_connected, node_id)
-        if self.closed or self._links.get((node_id, channel)) is not link:
+        if self.closed or self._links.get((node_id, channel)) is not link or self._moved(node_id, connection):
             connection.close()
             raise Disconnected(f"broker {node_id} is not at {connection.name} any more")
         link.failures = 0
@@ -194,11 +201,16 @@ class Connections:
                 self._links[known, channel] = self._links.pop((node_id, channel))
                 link.node_id = known
                 continue
-            if node is None or (connection is not None and connection.name != f"{node.host}:{node.port}"):
+            if node is None or (connection is not None and self._moved(node_id, connection)):
                 del self._links[node_id, channel]
                 if connection is not None:
                     connection.on_close = None
                     self._close_when_quiet(connection)
+
+    def _moved(self, node_id: int, connection: Connection) -> bool:
+        """Whether the broker is at another address than the connection leads to."""
+        node = self.nodes.get(node_id)
+        return node is not None and connection.name != f"{node.host}:{node.port}"
 
     def _close_when_quiet(self, connection: Connection) -> None:
         """What is in flight is still answered; the broker behind it may be the same under another name."""

@@ -295,3 +295,12 @@ def test_a_broker_that_does_not_know_our_apiversions_is_asked_in_its_own_version
         assert connection.versions[ApiKey.FETCH] == (2, 18)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached(host: str) -> None:
+    async def work() -> None:
+        with pytest.raises(Disconnected, match="no connection to"):
+            await Connection.open(host, 9092, timeout=30)
+
+    asyncio.run(work())

@@ -9,7 +9,7 @@ import pytest
 
 from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
-from kavka.client.errors import Disconnected, KafkaTimeout
+from kavka.client.errors import ClientClosed, Disconnected, KafkaTimeout
 from kavka.client.metadata import Node, topic_metadata, with_leader
 from kavka.client.producer_config import producer_config
 from kavka.common.errors import ErrorCode, KafkaError
@@ -379,6 +379,58 @@ def test_a_new_leader_in_an_answer_is_believed(monkeypatch: pytest.MonkeyPatch) 
         assert not cluster.update_leader("t", 0, 5, 8, [Node(5, "fake", 9005)])
         assert told == [4]
         assert cluster.nodes[4].port == 9004
+        await cluster.close()
+
+    asyncio.run(work())
+
+
+def test_who_waits_for_a_connection_when_the_client_is_closed_hears_that_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 60)
+        never = asyncio.Event()
+
+        async def hang(*where: Any, **options: Any) -> Any:
+            await never.wait()
+
+        monkeypatch.setattr("kavka.client.connections.Connection.open", hang)
+        waiting = asyncio.create_task(cluster.connection(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await cluster.close()
+        (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(outcome, ClientClosed)
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_moves_while_it_is_connected_to_is_not_taken_for_who_lives_at_its_old_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        world = World(monkeypatch, brokers=3)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 60)
+        opening, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(host: str, port: int, **options: Any) -> Any:
+            opening.set()
+            await go_on.wait()
+            return await world.open(host, port, **options)
+
+        monkeypatch.setattr("kavka.client.connections.Connection.open", slow)
+        waiting = asyncio.create_task(cluster.connection(1))
+        await opening.wait()
+        cluster.add_node(Node(1, "fake", 9002))
+        go_on.set()
+        with pytest.raises(Disconnected, match="is not at fake:9001 any more"):
+            await waiting
+        assert (await cluster.connection(1)).name == "fake:9002"
         await cluster.close()
 
     asyncio.run(work())

@@ -20,6 +20,8 @@ Taken = tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, O
 # the way, which costs more than the fewer calls save.
 COLUMNS_SIZE = 2 * 1024 * 1024
 BATCH_SIZE = 64 * 1024
+# So many answers of paused partitions may wait before it is looked whether any of them is of no use any more.
+PARKED_AT_LEAST = 16
 
 
 class WholeBatch(NamedTuple):
@@ -42,6 +44,7 @@ class FetchBuffer:
         self._on_room = on_room
         self._queue: deque[Fetched] = deque()
         self._parked: deque[Fetched] = deque()
+        self._park_limit = PARKED_AT_LEAST
         # Records that were made, but not all deserialised, since one of them cannot be.
         self._rest: list[ConsumerRecord] = []
         self._rest_of: Fetched | None = None
@@ -60,6 +63,7 @@ class FetchBuffer:
         """Partitions are not paused any more; called while nobody takes."""
         parked = [f for f in self._parked if f.version == f.source.version]
         self._parked.clear()
+        self._park_limit = PARKED_AT_LEAST
         self._queue.extendleft(reversed(parked))
 
     def take(self, limit: int) -> Taken:
@@ -166,9 +170,17 @@ class FetchBuffer:
             self._queue.popleft()
             return False
         if state.paused or state.held:
-            self._parked.append(self._queue.popleft())
+            self._park(self._queue.popleft())
             return False
         return True
+
+    def _park(self, fetched: Fetched) -> None:
+        """Until `resume`. What is held is given up, and perhaps nobody ever resumes: its memory must not stay here."""
+        parked = self._parked
+        parked.append(fetched)
+        if len(parked) >= self._park_limit:
+            self._parked = deque(f for f in parked if f.version == f.source.version)
+            self._park_limit = max(PARKED_AT_LEAST, 2 * len(self._parked))
 
     def _emptied(self, fetched: Fetched, state: PartitionState) -> None:
         self._queue.popleft()

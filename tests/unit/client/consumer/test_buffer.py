@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from kavka.client.consumer._decode import Fetched
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.errors import RecordDeserializationError
 from kavka.client.consumer.records import Records
-from kavka.client.consumer.subscription import PartitionState
+from kavka.client.consumer.subscription import PartitionState, drop
 from kavka.client.consumer.unread import Unread
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition as TP
@@ -18,9 +19,14 @@ from kavka.records.builder import BatchBuilder
 from kavka.records.record import Record
 
 
+class Frame(bytearray):
+    """Memory of which it can be told whether somebody still has it."""
+
+
 class Setup:
     def __init__(self, key: Any = None, value: Any = None) -> None:
         self.room = 0
+        self.frames: list[weakref.ref[Frame]] = []
         self.buffer = FetchBuffer(key, value, self._on_room)
         self.states: dict[int, PartitionState] = {}
 
@@ -38,7 +44,8 @@ class Setup:
         builder = BatchBuilder(base_offset=offset, leader_epoch=3)
         for value in values:
             builder.append(Record(timestamp=1, value=value))
-        data = bytearray(builder.build())
+        data = Frame(builder.build())
+        self.frames.append(weakref.ref(data))
         if damage:
             data[-1] ^= 1
         found = Fetched("t", partition, memoryview(data), offset, True, None, state, state.version)
@@ -259,3 +266,28 @@ def test_what_the_loop_appends_meanwhile_does_not_disturb_who_takes_columns() ->
     setup.buffer._queue.appendleft(Appending())  # type: ignore[arg-type]
     assert setup.buffer._waiting() == 2 * (real.end - real.batch_end)
     assert len(setup.buffer._queue) == 3
+
+
+def test_what_was_fetched_of_partitions_that_went_away_while_they_were_held_is_let_go() -> None:
+    setup = Setup()
+    for _ in range(100):
+        setup.fetch(0, 0, b"a")
+        setup.state(0).held = True
+        assert setup.values() == []
+        drop(setup.states.pop(0))
+    assert sum(frame() is not None for frame in setup.frames) < 50
+
+
+def test_what_waits_of_a_paused_partition_survives_others_that_go_away() -> None:
+    setup = Setup()
+    setup.fetch(1, 0, b"kept")
+    setup.state(1).paused = True
+    assert setup.values() == []
+    for _ in range(100):
+        setup.fetch(0, 0, b"a")
+        setup.state(0).held = True
+        assert setup.values() == []
+        drop(setup.states.pop(0))
+    setup.state(1).paused = False
+    setup.buffer.resume()
+    assert setup.values() == [b"kept"]
