@@ -104,6 +104,9 @@ class Transactions:
         self._ending: tuple[bool, asyncio.Task[None]] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._added: set[PartitionQueue] = set()
+        self._offsets: asyncio.Task[None] | None = None
+        self._unheard: str | None = None
+        """The call that waits for its outcome, or did not wait long enough to hear of it."""
 
     # --- the calls of the producer
 
@@ -111,6 +114,8 @@ class Transactions:
         """Get the producer id; ends what an earlier producer of the same transactional id has left open."""
         if self.state is not State.UNINITIALIZED:
             self._check_not_fatal()
+            if self._done_unheard("init_transactions"):
+                return
             raise IllegalState("init_transactions was called before")
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.ensure_future(self._start())
@@ -128,7 +133,7 @@ class Transactions:
         self._new_epoch_needed = False
         self._to_add.clear()
         self._added.clear()
-        self._ending = None
+        self._ending = self._offsets = self._unheard = None
         self.number += 1
         self.error = None
         self.second_protocol = self._speaks_second_protocol()
@@ -137,6 +142,9 @@ class Transactions:
     async def end(self, commit: bool, timeout: float) -> None:
         """Commit or abort. After KafkaTimeout the same call may be repeated: it goes on waiting."""
         self._check_not_fatal()
+        what = "commit_transaction" if commit else "abort_transaction"
+        if self._ending is None and self._done_unheard(what):
+            return
         if self._ending is not None:
             if self._ending[0] != commit:
                 raise IllegalState(f"the transaction is being {'committed' if self._ending[0] else 'aborted'}")
@@ -147,7 +155,7 @@ class Transactions:
             raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}")
         if self._ending is None:
             self._ending = commit, asyncio.ensure_future(self._end(commit))
-        await self._wait(self._ending[1], timeout, "commit_transaction" if commit else "abort_transaction")
+        await self._wait(self._ending[1], timeout, what)
 
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
         """Have everything stored, and leave the end to whoever is given the result; None where nothing was written.
@@ -156,6 +164,7 @@ class Transactions:
         try:
             async with asyncio.timeout(timeout):
                 await self._flush()
+                await self._all_told()
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -179,19 +188,34 @@ class Transactions:
         if not offsets:
             return
         member = ConsumerGroupMetadata(group) if isinstance(group, str) else group
+        self._offsets = asyncio.ensure_future(self._send_offsets(dict(offsets), member, self._offsets))
+        await self._wait(self._offsets, timeout, "send_offsets_to_transaction")
+
+    async def _send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        member: ConsumerGroupMetadata,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """Goes on though the program waits no more: what is on its way cannot be called back, and the end of the
+        transaction waits for it. After those that were sent `before`."""
         try:
-            async with asyncio.timeout(timeout):
-                if not self.second_protocol:
-                    await self._add_group(member.group_id)
-                self._started = True
-                await self._commit_offsets(offsets, member)
-        except TimeoutError as error:
-            if isinstance(error, KafkaError):
-                raise
-            raise KafkaTimeout(f"send_offsets_to_transaction took longer than {timeout:g} s{self._reason()}") from None
+            if before is not None:
+                await asyncio.wait({before})
+            if not self.second_protocol:
+                await self._add_group(member.group_id)
+            self._started = True
+            await self._commit_offsets(offsets, member)
         except KafkaError as error:
             self.failed(error)
             raise
+
+    async def _all_told(self) -> None:
+        """Until nothing is on its way to a coordinator that belongs to this transaction: after its end, it would be
+        taken for part of the next one."""
+        under_way = {task for task in (self._adding, self._offsets) if task is not None and not task.done()}
+        if under_way:
+            await asyncio.wait(under_way)
 
     # --- from the send path and the sender
 
@@ -332,6 +356,8 @@ class Transactions:
         if not commit:
             self._to_add.clear()
         await self._flush()
+        await self._all_told()
+        self._check_not_fatal()
         if commit and self.error is not None:
             # A record failed on the way: nothing was committed, and the user has to abort.
             self._ending = None
@@ -421,17 +447,26 @@ class Transactions:
         self.state = state
         self._on_state()
 
+    def _done_unheard(self, what: str) -> bool:
+        """Whether this call ran out of time, and what it wanted was done since."""
+        if self.state is not State.READY or self._unheard != what:
+            return False
+        self._unheard = None
+        return True
+
     def _check_not_fatal(self) -> None:
         if self.state is State.FATAL:
             assert self.error is not None
             raise KafkaError(self.error.code, f"the producer cannot go on: {self.error}")
 
     async def _wait(self, task: asyncio.Task[None], timeout: float, what: str) -> None:
+        self._unheard = what
+        # Whoever does not wait long enough, does not call again, and closes, need not hear how it ended.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
-            # Whoever does not call again, and closes, need not hear how it ended.
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise KafkaTimeout(f"{what} took longer than {timeout:g} s{self._reason()}; it may be called again")
+        self._unheard = None
         task.result()
 
 
