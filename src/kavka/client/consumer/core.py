@@ -102,6 +102,7 @@ class ConsumerCore:
             self.coordinator.membership = self.member
         self._errands: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._errand: asyncio.Task[None] | None = None
+        self._telling = False
         self._errors: deque[BaseException] = deque()
         self._problems: list[tuple[PartitionState, int, KafkaError]] = []
 
@@ -119,6 +120,7 @@ class ConsumerCore:
         self.closing = True
         deadline = time.monotonic() + timeout
         try:
+            await self._end_errand(deadline)
             await self.commits.settle(deadline)
             if self.member is not None:
                 if self.auto_commit and not self.subscriptions.by_group:
@@ -185,7 +187,11 @@ class ConsumerCore:
         if function is None and what == "lost":
             function = getattr(listener, "on_partitions_revoked", None)
         if function is not None:
-            await self.call_user(function, set(partitions))
+            self._telling = True
+            try:
+                await self.call_user(function, set(partitions))
+            finally:
+                self._telling = False
 
     def assignment_changed(self) -> None:
         self._follow_topics()
@@ -270,6 +276,18 @@ class ConsumerCore:
                 return
             self._errand = None
 
+    async def _end_errand(self, deadline: float) -> None:
+        """What a poll has begun, and had no time to finish, is finished before the membership ends: both would tell the
+        program of the same partitions. Not where it waits for a function of the program's, which may be what calls."""
+        errand = self._errand
+        if errand is None or self._telling:
+            return
+        await asyncio.wait({errand}, timeout=max(0.0, deadline - time.monotonic()))
+        errand.cancel()
+        await asyncio.gather(errand, return_exceptions=True)
+        if self._errand is errand:
+            self._errand = None
+
     def _solve_problems(self) -> None:
         problems, self._problems = self._problems, []
         for index, (state, version, error) in enumerate(problems):
@@ -333,7 +351,9 @@ class ConsumerCore:
 
     async def unsubscribe(self) -> None:
         if self.member is not None and self.subscriptions.by_group:
-            await self.member.leave(self.deadline(None))
+            deadline = self.deadline(None)
+            await self._end_errand(deadline)
+            await self.member.leave(deadline)
         elif self.auto_commit and self.subscriptions.partitions:
             self.commits.commit_later(None)
         self.subscriptions.unsubscribe()
@@ -372,8 +392,8 @@ class ConsumerCore:
         self.positions.start()
 
     async def position(self, tp: TopicPartition, deadline: float) -> int:
-        state = self.subscriptions.state(tp)
-        while state.position < 0:
+        # Looked up anew each time: it may be taken away meanwhile.
+        while (state := self.subscriptions.state(tp)).position < 0:
             self._raise_failure()
             left = deadline - time.monotonic()
             if left <= 0:

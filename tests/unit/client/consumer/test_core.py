@@ -1,0 +1,109 @@
+"""What a consumer does for the calls of a program, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kavka.client.consumer.core import ConsumerCore
+from kavka.client.consumer_config import consumer_config
+from kavka.client.errors import IllegalState
+from kavka.common.types import TopicPartition as TP
+
+
+@asynccontextmanager
+async def consumer(**settings: Any) -> AsyncIterator[ConsumerCore]:
+    """Of a cluster that cannot be reached."""
+
+    async def call(function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    config = consumer_config({"bootstrap.servers": "127.0.0.1:1"}, settings)
+    core = ConsumerCore(config, call, lambda: None, lambda: None)
+    await core.start()
+    try:
+        yield core
+    finally:
+        await core.close(0.01)
+
+
+def test_the_position_of_a_partition_that_is_taken_away_meanwhile_is_not_waited_for() -> None:
+    async def work() -> None:
+        async with consumer() as core:
+            await core.assign([TP("t", 0)])
+            waiting = asyncio.create_task(core.position(TP("t", 0), time.monotonic() + 5))
+            await asyncio.sleep(0.01)
+            await core.assign([TP("t", 1)])
+            await core.positions.stop()
+            with pytest.raises(IllegalState, match="t-0 is not assigned"):
+                await waiting
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("end", ["close", "unsubscribe"])
+def test_what_a_poll_has_begun_to_give_up_is_given_up_once(protocol: str, end: str) -> None:
+    async def work() -> None:
+        async with consumer(group_id="g", group_protocol=protocol) as core:
+            heard: list[Collection[TP]] = []
+
+            class Listener:
+                def on_partitions_revoked(self, partitions: Collection[TP]) -> None:
+                    heard.append(partitions)
+
+                on_partitions_lost = on_partitions_revoked
+
+            core.subscribe(["t"], Listener())
+            core.subscriptions.set_partitions([TP("t", 0)])
+            assert core.member is not None
+            core.member.generation = 1
+            committing, committed = asyncio.Event(), asyncio.Event()
+
+            async def commit(deadline: float) -> None:
+                committing.set()
+                await committed.wait()
+
+            core.commit_positions = commit  # type: ignore[method-assign]
+            give_up = partial(core.member._give_up, [TP("t", 0)], "revoked")
+            given_up = asyncio.create_task(core.errand(give_up))
+            await asyncio.sleep(0)
+            await core._do_errands(0)
+            await committing.wait()
+            ending = asyncio.create_task(core.close(30) if end == "close" else core.unsubscribe())
+            await asyncio.sleep(0.05)
+            committed.set()
+            await asyncio.gather(given_up, ending, return_exceptions=True)
+            assert heard == [{TP("t", 0)}]
+            assert not core.subscriptions.partitions
+
+    asyncio.run(work())
+
+
+def test_a_listener_may_unsubscribe() -> None:
+    async def work() -> None:
+        async with consumer(group_id="g") as core:
+
+            class Listener:
+                async def on_partitions_assigned(self, partitions: Collection[TP]) -> None:
+                    await core.unsubscribe()
+
+            async def call(function: Any, *args: Any) -> Any:
+                return await function(*args)
+
+            core.call_user = call
+            core.subscribe(["t"], Listener())
+            core.attention = False
+            asyncio.get_running_loop().create_task(core.errand(lambda: core.tell("assigned", [TP("t", 0)])))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                await core._do_errands(time.monotonic() + 60)
+            assert not core.subscriptions.by_group
+
+    asyncio.run(work())
