@@ -186,11 +186,11 @@ class HandlerPool(Runner):
                 offsets[tp] = offset
         if not offsets:
             return
-        # A stop may have left a wakeup behind.
-        for _ in range(2):
+        while True:
             try:
                 self._consumer.commit_sync(offsets)
             except Wakeup:
+                # Of a stop, or of a worker that failed; there may be many.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
                 log.info("Not committed, it will be tried again or handled again: %s", error)

@@ -152,12 +152,12 @@ class _Loop:
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         if not offsets:
             return
-        # A stop may have left a wakeup behind.
-        for _ in range(2):
+        while True:
             try:
                 self._consumer.commit_sync(dict(offsets))
                 break
             except Wakeup:
+                # Of a stop; there may be more than one.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
                 log.info("Not committed, others will handle it again: %s", error)
@@ -172,6 +172,8 @@ class _Loop:
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         self._commit({tp: offset for tp, offset in self._done.items() if tp in partitions})
+        # Committed or not: who gets them next may soon be further than this.
+        self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
         for tp in partitions:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -120,14 +121,10 @@ class Coordinator:
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
-        try:
+        with self._doubting(node):
             return await self.cluster.request(
                 node, request, timeout=max(0.001, deadline - time.monotonic()), channel=CHANNEL, max_version=max_version
             )
-        except (Disconnected, KafkaTimeout):
-            if self.node == node:
-                self.forget()
-            raise
 
     async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
         """The version that the coordinator would be asked in."""
@@ -135,8 +132,18 @@ class Coordinator:
         deadline = time.monotonic() + limit
         node = await self.find(limit)
         left = max(0.001, deadline - time.monotonic())
-        connection = await self.cluster.connection(node, CHANNEL, timeout=left)
+        with self._doubting(node):
+            connection = await self.cluster.connection(node, CHANNEL, timeout=left)
         return connection.version_of(api_key, max_version)
+
+    @contextmanager
+    def _doubting(self, node: int) -> Iterator[None]:
+        try:
+            yield
+        except (Disconnected, KafkaTimeout):
+            if self.node == node:
+                self.forget()
+            raise
 
     async def retrying(self, attempt: Any, deadline: float, what: str) -> Any:
         """`await attempt(timeout)` until it does not fail, or fails for good, or the time is up."""

@@ -170,6 +170,11 @@ class ProducerCore:
                 await self.flush()
         except (TimeoutError, KafkaError):
             log.warning("The producer was closed before everything was sent")
+        finally:
+            # Also where whoever closes is called off: what it has waited for gets its outcome.
+            await self._end()
+
+    async def _end(self) -> None:
         with self.accumulator.lock:
             self.accumulator.closed = True
         self.sender.stop()

@@ -11,7 +11,7 @@ import pytest
 from kavka.client.consumer.coordinator import Coordinator
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer_config import consumer_config
-from kavka.client.errors import KafkaTimeout
+from kavka.client.errors import Disconnected, KafkaTimeout
 from kavka.client.metadata import Node
 
 
@@ -80,5 +80,24 @@ def test_one_that_is_called_off_while_it_waits_leaves_the_way_free() -> None:
         await asyncio.sleep(0)
         cluster.answer.set()
         assert await asyncio.wait_for(coordinator.find(), 30) == 1
+
+    asyncio.run(run())
+
+
+def test_a_coordinator_that_cannot_be_reached_is_looked_for_again_also_by_who_only_asks_for_its_versions() -> None:
+    async def run() -> None:
+        coordinator, cluster = make()
+        cluster.answer.set()
+        assert await coordinator.version_of(1) == 3
+
+        async def fails(*where: object, **more: object) -> SimpleNamespace:
+            raise Disconnected("it is gone")
+
+        cluster.connection = fails  # type: ignore[method-assign]
+        for asked in (2, 3):
+            with pytest.raises(Disconnected):
+                await coordinator.version_of(1)
+            await coordinator.find()
+            assert len(cluster.asked) == asked
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kavka.client.errors import Disconnected, IllegalState, KafkaTimeout, Purged
+from kavka.client.errors import ClientClosed, Disconnected, IllegalState, KafkaTimeout, Purged
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import parse_header
 from tests.unit.client.producer.fake_broker import Bench
@@ -524,3 +524,20 @@ def test_compressed_batches_fill_up_to_their_size_after_compression() -> None:
             assert bench.core.metrics.snapshot()["compression-rate-avg"] < 0.5
 
     run(work())
+
+
+def test_a_close_that_is_called_off_ends_the_producer_all_the_same() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            future = bench.send(b"a")
+            await bench.requests(1)
+            closing = asyncio.create_task(bench.core.close(None))
+            await bench.settle()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert bench.cluster.closed
+            assert future.done()
+            assert isinstance(future.exception(), ClientClosed)
+
+    asyncio.run(work())

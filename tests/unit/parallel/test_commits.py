@@ -1,0 +1,75 @@
+"""What the two patterns commit, with a consumer in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.client.consumer.errors import Wakeup
+from kavka.client.errors import KafkaTimeout
+from kavka.common.types import TopicPartition as TP
+from kavka.parallel import HandlerPool
+from kavka.parallel.handling import Handling
+from kavka.parallel.progress import Progress
+from kavka.parallel.threads import _Loop
+
+
+class FakeConsumer:
+    """Commits fail with what `failures` has, one after the other."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.committed: list[dict[TP, Any]] = []
+
+    def subscribe(self, *about: Any, **more: Any) -> None:
+        pass
+
+    def commit_sync(self, offsets: dict[TP, Any]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.committed.append(offsets)
+
+
+def loop_of(consumer: FakeConsumer) -> _Loop:
+    handling = Handling(lambda record: None, None, 0, 0.1)
+    owner = SimpleNamespace(_handling=handling, _commit_interval=1.0, _topics=["t"], _pattern=None)
+    return _Loop(owner, consumer)  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_committed_when_a_partition_went_is_not_committed_after_it_went() -> None:
+    consumer = FakeConsumer(KafkaTimeout("the coordinator is away"))
+    loop = loop_of(consumer)
+    loop._done = {TP("t", 0): 5, TP("t", 1): 7}
+    loop.on_partitions_revoked({TP("t", 0)})
+    loop._commit(loop._done)
+    # Whoever has it now may be further than 5.
+    assert consumer.committed == [{TP("t", 1): 7}]
+
+
+def test_a_thread_commits_however_often_it_is_woken_up_meanwhile() -> None:
+    consumer = FakeConsumer(*(Wakeup("stop") for _ in range(3)))
+    loop = loop_of(consumer)
+    loop._done = {TP("t", 0): 5}
+    loop._commit(loop._done)
+    assert consumer.committed == [{TP("t", 0): 5}]
+
+
+@pytest.fixture
+def pool() -> Iterator[HandlerPool]:
+    made = HandlerPool({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}, ["t"], lambda record: None, workers=1)
+    real = made._consumer
+    yield made
+    made._consumer = real
+    made.stop()
+
+
+def test_a_pool_commits_however_many_of_its_workers_wake_it_up_meanwhile(pool: HandlerPool) -> None:
+    consumer = FakeConsumer(*(Wakeup("a worker failed") for _ in range(3)))
+    pool._consumer = consumer  # type: ignore[assignment]
+    progress = pool._progress[TP("t", 0)] = Progress()
+    progress.passed(5)
+    pool._commit(pool._progress)
+    assert consumer.committed == [{TP("t", 0): 5}]
