@@ -34,18 +34,21 @@ def table_of(resource_type: int) -> ConfigTable:
     return {TOPIC: TOPIC_CONFIGS, GROUP: SINGLE_GROUP_CONFIGS}.get(resource_type, BROKER_CONFIGS)
 
 
-def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str]:
+async def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str]:
     """What the resource sets itself now. KafkaError if there is no such resource, or it is not altered here."""
     configs = ctx.broker.configs
-    if resource_type == TOPIC:
-        if name not in ctx.broker.metadata_cache.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-        return configs.topic_overrides(name)
-    if resource_type == BROKER:
-        return dict(configs.broker.dynamic_default if broker_id(ctx, name) is None else configs.broker.dynamic_broker)
-    if resource_type == GROUP:
-        check_group_name(name)
-        return configs.group_overrides(name)
+    try:
+        if resource_type == TOPIC:
+            if name not in ctx.broker.metadata_cache.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+            return await configs.stored_topic(name)
+        if resource_type == BROKER:
+            return await configs.stored_broker(broker_id(ctx, name))
+        if resource_type == GROUP:
+            check_group_name(name)
+            return await configs.stored_group(name)
+    except StoreUnavailable as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
 
 
@@ -59,7 +62,7 @@ async def replace(
     ctx: RequestContext, resource_type: int, name: str, values: Mapping[str, str], *, validate_only: bool
 ) -> None:
     """From now on the resource sets just `values` itself, here and after a restart."""
-    before = current(ctx, resource_type, name)
+    before = await current(ctx, resource_type, name)
     try:
         if resource_type == TOPIC:
             _check(ctx.broker.configs.broker.check_topic, values)

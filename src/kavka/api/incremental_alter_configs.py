@@ -54,15 +54,16 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
         broker_loggers.alter(changes, validate_only=validate_only)
         return
-    values = config_resources.current(ctx, type_, name)
-    for config in resource.configs:
-        if config.config_operation == DELETE:
-            values.pop(config.name, None)
-        elif config.config_operation == SET:
-            values[config.name] = config.value or ""
-        else:
-            values[config.name] = _changed_list(type_, config, values.get(config.name))
-    await config_resources.replace(ctx, type_, name, values, validate_only=validate_only)
+    async with ctx.broker.configs.changing:
+        values = await config_resources.current(ctx, type_, name)
+        for config in resource.configs:
+            if config.config_operation == DELETE:
+                values.pop(config.name, None)
+            elif config.config_operation == SET:
+                values[config.name] = config.value or ""
+            else:
+                values[config.name] = _changed_list(type_, config, values.get(config.name))
+        await config_resources.replace(ctx, type_, name, values, validate_only=validate_only)
 
 
 def _changed_list(resource_type: int, config: AlterableConfig, before: str | None) -> str:

@@ -78,6 +78,8 @@ class DynamicConfig:
         self._announced = -1
         self._catching_up: asyncio.Task[None] | None = None
         self._again = False
+        # Held by whoever changes settings by what they are: from reading them to having written them.
+        self.changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Read everything, then follow the changes."""
@@ -143,6 +145,17 @@ class DynamicConfig:
     def forget_topic(self, topic: str) -> None:
         self._topics.pop(topic, None)
         self._log_configs.pop(topic, None)
+
+    # ---- what is set in the tree now, where another broker may have changed it a moment ago
+
+    async def stored_topic(self, topic: str) -> dict[str, str]:
+        return await self._read(paths.topic_config(topic))
+
+    async def stored_group(self, group: str) -> dict[str, str]:
+        return _without_wrong(SINGLE_GROUP_CONFIGS, await self._read(paths.group_config(group)))
+
+    async def stored_broker(self, broker_id: int | None) -> dict[str, str]:
+        return _without_wrong(BROKER_CONFIGS, await self._read(paths.broker_config(broker_id)))
 
     # ---- changes
 

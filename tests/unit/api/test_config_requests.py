@@ -3,6 +3,7 @@ of groups, and ListConfigResources: as 4.3.0 answered."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode
 from kavka.controller.topics import NewTopic
+from kavka.metadata import paths
 from kavka.protocol.messages import alter_configs, describe_configs, incremental_alter_configs
 from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.unit.api.support import Client, with_client
@@ -281,3 +283,44 @@ def test_a_groups_settings_can_be_described_and_altered_before_there_is_such_a_g
         assert client.broker.configs.groups == ["g"]
 
     with_client(tmp_path, body)
+
+
+# ---- changes at the same time
+
+
+def test_settings_that_are_changed_at_the_same_time_are_all_changed(tmp_path: Path) -> None:
+    async def body(client: Client) -> None:
+        changes = {"retention.ms": "5000", "segment.bytes": "1048576", "max.message.bytes": "2000"}
+        codes = await asyncio.gather(*(alter(client, TOPIC, "t", (n, SET, text)) for n, text in changes.items()))
+        assert set(codes) == {E.NONE}
+        assert client.broker.configs.topic_overrides("t") == changes
+
+    with_topic(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "node", "theirs", "ours"),
+    [
+        (TOPIC, "t", paths.topic_config("t"), ("retention.ms", "5000"), ("segment.bytes", "1048576")),
+        (BROKER, "", paths.broker_config(None), ("log.retention.ms", "5000"), ("log.segment.bytes", "1048576")),
+        (
+            GROUP,
+            "g",
+            paths.group_config("g"),
+            ("consumer.session.timeout.ms", "50000"),
+            ("consumer.heartbeat.interval.ms", "6000"),
+        ),
+    ],
+)
+def test_what_another_broker_has_changed_a_moment_ago_stays(
+    tmp_path: Path, kind: int, name: str, node: str, theirs: tuple[str, str], ours: tuple[str, str]
+) -> None:
+    async def body(client: Client) -> None:
+        store = client.broker.store
+        # Written, and not yet heard of here.
+        await store.ensure(node)
+        await store.set(node, paths.encode_config(dict([theirs])))
+        assert await alter(client, kind, name, (ours[0], SET, ours[1])) is E.NONE
+        assert paths.decode_config((await store.get(node))[0]) == dict([theirs, ours])
+
+    with_topic(tmp_path, body)

@@ -32,8 +32,6 @@ from kavka.coordinator.transaction.state import (
     Transaction,
 )
 
-# How many ids are forgotten by one write.
-EXPIRED_AT_ONCE = 1000
 # When a decision that was not committed in time is written again.
 RETRY_MS = 1000
 
@@ -243,7 +241,7 @@ class TransactionShard:
             for transactional_id, found in self.transactions.items()
             if found.state in AT_REST and found.update_ms <= before
         ]
-        return [Outcome(gone[start : start + EXPIRED_AT_ONCE]) for start in range(0, len(gone), EXPIRED_AT_ONCE)]
+        return [Outcome(gone, atomic=False)] if gone else []
 
     # ---- what there is
 

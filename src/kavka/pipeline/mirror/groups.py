@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
@@ -119,11 +120,18 @@ class GroupSync:
                 ):
                     continue
                 topic = self._flow.policy.checkpoints_topic(self._flow.source)
-                self._producer.send(topic, checkpoint.value(), checkpoint.key(), 0).add_errback(_say)
                 self._told[group, tp] = checkpoint
+                sent = self._producer.send(topic, checkpoint.value(), checkpoint.key(), 0)
+                sent.add_errback(partial(self._not_told, (group, tp), checkpoint))
                 written += 1
         self._producer.flush(_READ_TIMEOUT)
         return written
+
+    def _not_told(self, where: tuple[str, TopicPartition], checkpoint: Checkpoint, error: BaseException) -> None:
+        """It is written with the next ones, also if nothing has changed by then. Called by the producer's thread."""
+        log.warning("%s: a checkpoint of group %s was not written: %s", self._flow.name, where[0], error)
+        if self._told.get(where) is checkpoint:
+            self._told.pop(where, None)
 
     def _committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         try:
@@ -171,7 +179,3 @@ class GroupSync:
                 return True
             log.warning("%s: group %s could not be looked at: %s", self._flow.name, group, error)
             return False
-
-
-def _say(error: BaseException) -> None:
-    log.warning("A checkpoint was not written: %s", error)

@@ -422,3 +422,12 @@ def test_what_is_loading_is_not_listed_as_missing(node: Node) -> None:
         node.transactions.list([], None)
     assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert partition.is_leader
+
+
+def test_ids_are_forgotten_also_where_they_are_more_than_fit_into_a_batch(node: Node) -> None:
+    names = [f"{number:02}{'x' * 30_000}" for number in range(40)]
+    for name in names:
+        node.run(node.transactions.init_producer(name, 60_000))
+    assert len(node.transactions.host(ID).shard.transactions) == len(names)
+    node.loop.advance(700_000)
+    assert node.transactions.host(ID).shard.transactions == {}

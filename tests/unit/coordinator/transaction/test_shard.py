@@ -418,15 +418,6 @@ def test_ids_that_do_nothing_are_forgotten_with_a_tombstone() -> None:
     assert set(coordinator.shard.transactions) == {"open", "fresh"}
 
 
-def test_many_ids_are_forgotten_in_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kavka.coordinator.transaction.shard.EXPIRED_AT_ONCE", 2)
-    coordinator = Harness(expiration_ms=1)
-    for n in range(5):
-        coordinator.init(f"id-{n}")
-    coordinator.advance(2)
-    assert [len(outcome.records) for outcome in coordinator.shard.expire()] == [2, 2, 1]
-
-
 # ---- writes that fail, coordinators that are lost
 
 
