@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Context as Exact
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from kavka import Admin, ConfigResource, NewTopic, Producer
 from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.connect.connectors.files import FileStreamSource
+from kavka.pipeline.connect.flow import Flow
+from kavka.pipeline.connect.records import SchemaName
 from kavka.pipeline.connect.schemas import MAX_DEPTH
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
 from kavka.pipeline.connect.tasks import Outcome, Task, Worker
@@ -370,3 +374,60 @@ def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
     outcome = run(kept, "schemas", topics=f"{topic}-schemas", **common)
     assert outcome.kind == "done", outcome.trace
     assert [row.value for row in kept.rows] == [1, 2]
+
+
+def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those_records_alone(spark: Any) -> None:
+    def shape(scale: int) -> dict[str, Any]:
+        logical = "org.apache.kafka.connect.data."
+        decimal = {"type": "bytes", "name": f"{logical}Decimal", "parameters": {"scale": str(scale)}, "optional": True}
+        time = {"type": "int64", "name": f"{logical}Timestamp", "optional": True}
+        fields = [{"field": "a", **decimal}, {"field": "all", "type": "array", "items": decimal, "optional": True}]
+        return {"type": "struct", "fields": [*fields, {"field": "at", **time}]}
+
+    def base64_of(number: int) -> str:
+        return base64.b64encode(number.to_bytes(40, "big", signed=True)).decode()
+
+    text = {"type": "string", "optional": True}
+    most = (10**38 - 1) // 100
+    values = [
+        (shape(2), {"a": "MDk=", "all": ["AQ==", None, "/w=="], "at": 0}),
+        (shape(2), {"a": base64_of(most), "all": [base64_of(-most)], "at": None}),
+        (shape(2), {"a": None, "all": None, "at": 1}),
+        (shape(2), {"a": 1.5, "all": [], "at": 1}),
+        (shape(4), {"a": "MDk=", "all": ["MDk="], "at": 1}),
+        (shape(2), {"a": "!!", "all": [], "at": 1}),
+        (shape(2), {"a": base64_of(10**38), "all": [], "at": 1}),
+        (shape(2), {"a": base64_of(-(2**128)), "all": [], "at": 1}),
+        (shape(2), {"a": "", "all": [], "at": 1}),
+        (shape(2), {"a": True, "all": [], "at": 1}),
+        (shape(2), {"a": None, "all": ["MDk=", "MDk"], "at": 1}),
+        (shape(2), {"a": None, "all": [], "at": 2**63 - 1}),
+        (text, "no struct"),
+    ]
+    rows = [
+        (None, json.dumps({"schema": schema, "payload": payload}).encode(), "t", 0, offset, None, None)
+        for offset, (schema, payload) in enumerate(values)
+    ]
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    raw = spark.createDataFrame(rows, f"{columns} headers array<struct<key: string, value: binary>>")
+    worker = {"key.converter": "StringConverter", "value.converter": "JsonConverter"}
+    flow = Flow.of("c", {}, {"errors.tolerance": "all"}, worker, keep_raw=False)
+    records = flow.decoded(raw, raw)
+    assert records.type_of("value").simpleString() == "struct<a:decimal(38,4),all:array<decimal(38,4)>,at:timestamp>"
+    from pyspark.sql import functions as F
+
+    written = flow.value.encode(F.col("value"), records.type_of("value"), SchemaName())
+    shown = records.frame.select("offset", "value", "_error", written.cast("string").alias("w"))
+    found = shown.orderBy("offset").collect()
+    assert [row.offset for row in found if row._error is not None] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert {row._error.message for row in found[5:12]} == {"the payload is not what the schema says"}
+    assert "schemas that do not fit together" in found[12]._error.message
+    large = Decimal(most).scaleb(-2, Exact(prec=50))
+    assert [(row.value.a, row.value.all) for row in found[:5]] == [
+        (Decimal("123.45"), [Decimal("0.01"), None, Decimal("-0.01")]), (large, [large.copy_negate()]), (None, None),
+        (Decimal("1.5"), []), (Decimal("1.2345"), [Decimal("1.2345")]),
+    ]  # fmt: skip
+    payloads = [json.loads(row.w)["payload"] for row in found[:5]]
+    numbers = [int.from_bytes(base64.b64decode(one["a"]), "big", signed=True) for one in payloads if one["a"]]
+    assert numbers == [1234500, most * 100, 15000, 12345]
+    assert payloads[0]["all"] == ["ZA==", None, "nA=="] and payloads[4]["all"] == ["MDk="]

@@ -29,6 +29,8 @@ class Decoded:
     cause: Column | None = None
     schemaless: bool = False
     exception: str = DATA_EXCEPTION
+    together: Column | None = None
+    """A struct of value, error and cause, where it costs too much to work each of them out."""
 
 
 class Converter:

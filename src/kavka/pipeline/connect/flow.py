@@ -7,7 +7,7 @@ transformations, its columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -24,6 +24,7 @@ from kavka.pipeline.connect.transforms import chain
 TIME = "_ms"
 FAILURES = "connect"
 _STAGES = {KEY: "KEY_CONVERTER", VALUE: "VALUE_CONVERTER"}
+_READ = {KEY: "_key_read", VALUE: "_value_read"}
 _CONTEXT = "__connect.errors."
 
 # What of a record the transformations change; one's own may change anything.
@@ -129,6 +130,10 @@ class Flow:
             is_text = isinstance(raw.schema[side].dataType, StringType)
             found = Decoded(F.col(side)) if is_text else one.decode(F.col(side), batch)
             schemaless[side] = found.schemaless
+            if found.together is not None:
+                records = records.with_columns({_READ[side]: found.together})
+                read = F.col(_READ[side])
+                found = replace(found, value=read["value"], error=read["error"], cause=read["cause"])
             if found.error is not None:
                 records = records.failing(
                     found.error.isNotNull(), found.error, _STAGES[side], one.operator, exception=found.exception,
@@ -136,6 +141,7 @@ class Flow:
                 )  # fmt: skip
             columns[side] = found.value
         records = records.with_columns(columns, schemaless=schemaless)
+        records = replace(records, frame=records.frame.drop(*_READ.values()))
         return chain.apply(self.steps, records)
 
     def dead_letters(self, frame: DataFrame, context_headers: bool) -> DataFrame:

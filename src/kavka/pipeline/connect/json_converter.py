@@ -7,9 +7,9 @@ where there are several; without, the type is what the JSON texts of the micro-b
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any
+from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -31,19 +31,25 @@ from pyspark.sql.types import (
 )
 
 from kavka.common.config import ConfigType, Importance, OneOf
-from kavka.pipeline.connect import decimals, schemas
+from kavka.pipeline.connect import decimal_columns, schemas
 from kavka.pipeline.connect.converters import Converter, Decoded
+from kavka.pipeline.connect.decimal_columns import once
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import SchemaName
 
 _CORRUPT = "_corrupt_record"
 _MOST_SCHEMAS = 1000
+# Spark counts times in microseconds, in 64 bits.
+_LAST_MS = (2**63 - 1) // 1000
 _NO_JSON = "Converting byte[] to Kafka Connect data failed due to serialization error: "
 _NO_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
     "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
 )
+
+Scales = dict[tuple[str, ...], Column]
+"""By the path of a field: the scale of its decimals, where that differs from record to record."""
 
 
 class JsonConverter(Converter):
@@ -118,24 +124,55 @@ class JsonConverter(Converter):
     def _decode_with_schemas(self, text: Column, batch: DataFrame | None) -> Decoded:
         keys = F.json_object_keys(text)
         enveloped = F.coalesce(F.array_sort(keys) == F.array(F.lit("payload"), F.lit("schema")), F.lit(False))
-        kind, bad = self._given(), dict[str, str]()
+        kind, bad, scales = self._given(), dict[str, str](), Scales()
         schema = F.get_json_object(text, "$.schema")
         if kind is None:
             assert batch is not None
-            kind, bad = _looked_at(batch, schema, enveloped)
-        read, corrupt = self._parsed(text, kind)
+            kind, bad, scales = _looked_at(batch, schema, enveloped)
         no_json = text.isNotNull() & F.try_parse_json(text).isNull()
         error = F.when(no_json, F.lit(_NO_JSON)).when(text.isNotNull() & ~enveloped, F.lit(_NO_ENVELOPE))
         for wrong, why in bad.items():
             error = error.when(schema == wrong, F.lit(why))
-        error = error.when(text.isNotNull() & corrupt, F.lit("the payload is not what the schema says"))
-        return Decoded(read, error, F.when(error.isNotNull(), _shown(text)))
+
+        def error_with(wrong: Column) -> Column:
+            return error.when(text.isNotNull() & wrong, F.lit("the payload is not what the schema says"))
+
+        def together(read: Column, error: Column) -> Column:
+            cause = F.when(error.isNotNull(), _shown(text))
+            return F.struct(read["value"].alias("value"), error.alias("error"), cause.alias("cause"))
+
+        if self._wire(kind) == kind:
+            read, corrupt = self._parsed(text, kind)
+            error = error_with(corrupt)
+            return Decoded(read, error, F.when(error.isNotNull(), _shown(text)))
+        found = once(self._checked(text, kind, scales), lambda read: once(
+            error_with(read["wrong"]), lambda error: together(read, error)
+        ))  # fmt: skip
+        return Decoded(found["value"], found["error"], found["cause"], together=found)
+
+    def _read(self, text: Column, kind: DataType) -> Column:
+        shape = StructType([StructField("payload", self._wire(kind)), StructField(_CORRUPT, StringType())])
+        return F.from_json(text, shape, {"columnNameOfCorruptRecord": _CORRUPT})
 
     def _parsed(self, text: Column, kind: DataType) -> tuple[Column, Column]:
         """(the payload, whether it is not of that type)."""
-        shape = StructType([StructField("payload", self._wire(kind)), StructField(_CORRUPT, StringType())])
-        read = F.from_json(text, shape, {"columnNameOfCorruptRecord": _CORRUPT})
-        return self._from_wire(read["payload"], kind), read[_CORRUPT].isNotNull()
+        read = self._read(text, kind)
+        return self._from_wire(read["payload"], kind, {}, ()), read[_CORRUPT].isNotNull()
+
+    def _checked(self, text: Column, kind: DataType, scales: Scales) -> Column:
+        """The same as a struct of value and wrong, with a look at what Spark's reader does not know."""
+
+        def of(read: Column) -> Column:
+            value = self._from_wire(read["payload"], kind, scales, ())
+            return once(value, lambda value: checked(read, value))
+
+        def checked(read: Column, value: Column) -> Column:
+            unfit = _unfit(read["payload"], value, kind)
+            wrong = read[_CORRUPT].isNotNull()
+            wrong = wrong if unfit is None else wrong | F.coalesce(unfit, F.lit(False))
+            return F.struct(value.alias("value"), wrong.alias("wrong"))
+
+        return once(self._read(text, kind), of)
 
     def _wire(self, kind: DataType) -> DataType:
         """What stands in the JSON."""
@@ -157,29 +194,32 @@ class JsonConverter(Converter):
                 return StringType()
         return kind
 
-    def _from_wire(self, column: Column, kind: DataType) -> Column:
+    def _from_wire(self, column: Column, kind: DataType, scales: Scales, path: tuple[str, ...]) -> Column:
+        """`path`: of the fields that lead there. What does not fit is null."""
         if self._wire(kind) == kind:
             return column
         match kind:
             case StructType():
                 fields = [
-                    self._from_wire(column.getField(one.name), one.dataType).alias(one.name) for one in kind.fields
+                    self._from_wire(column.getField(one.name), one.dataType, scales, (*path, one.name)).alias(one.name)
+                    for one in kind.fields
                 ]
                 return F.when(column.isNotNull(), F.struct(*fields))
             case ArrayType():
-                return F.transform(column, lambda one: self._from_wire(one, kind.elementType))
+                inside = (*path, schemas.INSIDE)
+                return F.transform(column, lambda one: self._from_wire(one, kind.elementType, scales, inside))
             case MapType():
-                values = F.transform_values(column, lambda _, one: self._from_wire(one, kind.valueType))
+                inside = (*path, schemas.INSIDE)
+                values = F.transform_values(
+                    column, lambda _, one: self._from_wire(one, kind.valueType, scales, inside)
+                )
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
-                return F.timestamp_millis(column).cast(kind)
+                return F.timestamp_millis(F.when(column.between(-_LAST_MS, _LAST_MS), column)).cast(kind)
             case DateType():
                 return F.date_from_unix_date(column)
             case DecimalType():
-                text = F.try_variant_get(column, "$", "string")
-                number = F.try_variant_get(column, "$", kind.simpleString())
-                is_text = F.schema_of_variant(column) == "STRING"
-                return F.when(is_text, F.udf(_decimal_reader(kind), kind, useArrow=False)(text)).otherwise(number)
+                return decimal_columns.from_json(column, scales.get(path, F.lit(kind.scale)), kind)
         return column
 
     # --- writing
@@ -233,51 +273,82 @@ class JsonConverter(Converter):
             case DateType():
                 return F.unix_date(column)
             case DecimalType():
-                return F.udf(_decimal_writer(kind.scale), "string", useArrow=False)(column)
+                return decimal_columns.to_base64(column)
         return column
 
 
-def _looked_at(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[DataType, dict[str, str]]:
-    """The type of a micro-batch's payloads, and what is wrong with those of its schemas that are none."""
-    rows = batch.filter(enveloped).select(schema.alias("s")).distinct().limit(_MOST_SCHEMAS + 1).collect()
-    if len(rows) > _MOST_SCHEMAS:
+def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
+    """Whether something in there is null because it does not fit its type, of what Spark's reader cannot tell; None:
+    nothing can be. `wire` is what stood in the JSON, `value` what was made of it."""
+    match kind:
+        case StructType():
+            fields = (_unfit(wire.getField(one.name), value.getField(one.name), one.dataType) for one in kind.fields)
+            found = [F.coalesce(one, F.lit(False)) for one in fields if one is not None]
+            return reduce(lambda one, two: one | two, found) if found else None
+        case ArrayType() | MapType():
+            inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+            if not _may_be_unfit(inner):
+                return None
+            if isinstance(kind, MapType):
+                wire, value = F.map_values(wire), F.map_values(value)
+
+            def one(wire: Column, value: Column) -> Column:
+                found = _unfit(wire, value, inner)
+                return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
+
+            return F.exists(F.zip_with(wire, value, one), lambda unfit: unfit)
+        case TimestampType() | TimestampNTZType():
+            return wire.isNotNull() & value.isNull()
+        case DecimalType():
+            return wire.isNotNull() & ~F.is_variant_null(wire) & value.isNull()
+    return None
+
+
+def _may_be_unfit(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_may_be_unfit(one.dataType) for one in kind.fields)
+        case ArrayType():
+            return _may_be_unfit(kind.elementType)
+        case MapType():
+            return _may_be_unfit(kind.valueType)
+    return isinstance(kind, (TimestampType, TimestampNTZType, DecimalType))
+
+
+def _looked_at(
+    batch: DataFrame, schema: Column, enveloped: Column
+) -> tuple[DataType, dict[str, str], Scales]:
+    """(the type of a micro-batch's payloads, what is wrong with those of its schemas that are none or do not fit with
+    the others, scales). The schemas of most records count first, so that a few records that differ fail, and not the
+    rest; the same records have the same outcome when they are read again."""
+    counted = batch.filter(enveloped).groupBy(schema.alias("s")).count().limit(_MOST_SCHEMAS + 1).collect()
+    if len(counted) > _MOST_SCHEMAS:
         raise ConnectError(f"the records of one batch have more than {_MOST_SCHEMAS} schemas")
     kind: DataType = NullType()
+    kinds: dict[str, DataType] = {}
     bad: dict[str, str] = {}
-    for text in sorted(row[0] for row in rows if row[0] is not None):
+    known = [(row["s"], int(row["count"])) for row in counted if row["s"] is not None]
+    for text, _ in sorted(known, key=lambda one: (-one[1], one[0])):
         try:
             found = schemas.to_spark(json.loads(text))
-            schemas.check_width(found)
+            together = schemas.merged(kind, found)
+            schemas.check_width(together)
         except (ConnectError, ValueError, RecursionError) as error:
             bad[text] = str(error)
             continue
-        kind = schemas.merged(kind, found)
-    return (StringType() if isinstance(kind, NullType) else kind), bad
+        kind, kinds[text] = together, found
+    return (StringType() if isinstance(kind, NullType) else kind), bad, _scales(kind, kinds, schema)
+
+
+def _scales(kind: DataType, kinds: Mapping[str, DataType], schema: Column) -> Scales:
+    found: Scales = {}
+    usual = dict(schemas.scales(kind))
+    for text, one in kinds.items():
+        for path, scale in schemas.scales(one):
+            if scale != usual[path]:
+                found[path] = F.when(schema == text, F.lit(scale)).otherwise(found.get(path, F.lit(usual[path])))
+    return found
 
 
 def _shown(text: Column) -> Column:
     return F.substring(text, 1, 1000)
-
-
-def _decimal_reader(kind: DecimalType) -> Any:
-    def read(text: Any) -> Any:
-        if text is None:
-            return None
-        try:
-            data = base64.b64decode(text, validate=True)
-        except ValueError:
-            return None
-        return decimals.decoded(data, kind.precision, kind.scale)
-
-    return read
-
-
-def _decimal_writer(scale: int) -> Any:
-    def write(value: Any) -> Any:
-        if value is None:
-            return None
-        return base64.b64encode(decimals.encoded(value, scale)).decode()
-
-    return write
-
-

@@ -7,6 +7,7 @@ The logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a ti
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import Column
@@ -206,13 +207,32 @@ def merged(one: DataType, two: DataType) -> DataType:
     if isinstance(one, MapType) and isinstance(two, MapType) and one.keyType == two.keyType:
         return MapType(one.keyType, merged(one.valueType, two.valueType))
     if isinstance(one, _NUMBERS) and isinstance(two, _NUMBERS):
-        wider = max(_NUMBERS.index(type(one)), _NUMBERS.index(type(two)))
-        return _NUMBERS[wider]()
+        wider = _NUMBERS[max(_NUMBERS.index(type(one)), _NUMBERS.index(type(two)))]
+        # A float does not have all ints.
+        return DoubleType() if wider is FloatType and one != two else wider()
     if isinstance(one, DecimalType) and isinstance(two, DecimalType):
         return DecimalType(_PRECISION, max(one.scale, two.scale))
     raise ConnectError(
         f"records of one batch have schemas that do not fit together: {one.simpleString()} and {two.simpleString()}"
     )
+
+
+INSIDE = "[]"
+"""In a path: what is inside of an array or a map."""
+
+
+def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Of all decimals in there, by the path of fields to them."""
+    match kind:
+        case DecimalType():
+            yield path, kind.scale
+        case StructType():
+            for one in kind.fields:
+                yield from scales(one.dataType, (*path, one.name))
+        case ArrayType():
+            yield from scales(kind.elementType, (*path, INSIDE))
+        case MapType():
+            yield from scales(kind.valueType, (*path, INSIDE))
 
 
 def struct_fields(kind: DataType) -> list[StructField]:

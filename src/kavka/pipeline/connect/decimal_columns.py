@@ -1,0 +1,86 @@
+"""Decimals as base64 in columns, without Python: the number without its point in two's complement, the highest byte
+first, as `decimals.py` has it for single values.
+
+Columns have up to 38 digits, which are 127 bits: numbers go through 32 hexadecimal digits of their magnitude, in parts
+that Spark can count with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType
+
+_WHOLE = DecimalType(38, 0)
+_DIGITS = 32
+_UP, _DOWN = "0123456789ABCDEF", "FEDCBA9876543210"
+
+
+def once(value: Column, then: Callable[[Column], Column]) -> Column:
+    """What `then` makes of the value, which is worked out once however often it is needed there."""
+    return F.transform(F.array(value), then)[0]
+
+
+def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
+    """Null where it is no base64, has no bytes, or does not fit. `scale`: of this record; `kind` has no smaller one."""
+
+    def number(full: Column, negative: Column) -> Column:
+        size = F.when(negative, F.lit(1)).otherwise(F.lit(0)).cast(_WHOLE)
+        for place in range(4):
+            part = F.conv(F.substring(full, 1 + 8 * place, 8), 16, 10).cast(DecimalType(10, 0))
+            size = F.try_add(size, F.try_multiply(part, F.lit(Decimal(2 ** (96 - 32 * place)))))
+        sign = F.when(negative, F.lit("-")).otherwise(F.lit(""))
+        return F.concat(sign, size.cast("string"), F.lit("E-"), scale.cast("string")).try_cast(kind)
+
+    def positive(digits: Column) -> Column:
+        return once(F.regexp_replace(digits, "^(00)+", ""), lambda kept: F.when(
+            (F.length(kept) < _DIGITS) | ((F.length(kept) == _DIGITS) & (F.substring(kept, 1, 1) < "8")),
+            once(F.lpad(kept, _DIGITS, "0"), lambda full: number(full, F.lit(False))),
+        ))  # fmt: skip
+
+    def negative(digits: Column) -> Column:
+        # The bits are turned around: that is the magnitude less one.
+        return once(F.regexp_replace(digits, "^(FF)+", ""), lambda kept: F.when(
+            (F.length(kept) < _DIGITS) | ((F.length(kept) == _DIGITS) & (F.substring(kept, 1, 1) >= "8")),
+            once(F.translate(F.lpad(kept, _DIGITS, "F"), _UP, _DOWN), lambda full: number(full, F.lit(True))),
+        ))  # fmt: skip
+
+    def of(digits: Column) -> Column:
+        return F.when(F.length(digits) > 0, F.when(digits < "8", positive(digits)).otherwise(negative(digits)))
+
+    padded = F.length(F.regexp_replace(text, r"\s", "")) % 4 == 0
+    return F.when(padded, once(F.hex(F.try_to_binary(text, F.lit("base64"))), of))
+
+
+def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:
+    """Of a variant: base64, or a number. Null where it is neither, or does not fit."""
+
+    def of(value: Column) -> Column:
+        described = F.schema_of_variant(value)
+        number = F.try_variant_get(value, "$", kind.simpleString())
+        text = once(F.try_variant_get(value, "$", "string"), lambda text: from_base64(text, scale, kind))
+        return F.when(described == "STRING", text).when(described.rlike("^(BIGINT|DECIMAL|DOUBLE|FLOAT)"), number)
+
+    return once(value, of)
+
+
+def to_base64(column: Column) -> Column:
+    """With the column's scale, in as few bytes as can be."""
+    half = F.lit(Decimal(2**64))
+
+    def digits(size: Column) -> Column:
+        high, low = F.call_function("div", size, half), size % half
+        return F.concat(*(F.lpad(F.conv(part.cast("string"), 10, 16), 16, "0") for part in (high, low)))
+
+    def of(text: Column) -> Column:
+        # All digits are in the text, also where it has an exponent. (Spark's own abs rounds, and so does its < 0.)
+        whole = F.regexp_replace(text, "E.*|[-.]", "").cast(_WHOLE)
+        turned = F.translate(once((whole - 1).cast(_WHOLE), digits), _UP, _DOWN)
+        return F.when(text.startswith("-"), F.regexp_replace(turned, "^(FF)+(?=[89A-F])", "")).otherwise(
+            F.regexp_replace(once(whole, digits), "^(00)+(?=[0-7])", "")
+        )
+
+    return F.base64(F.unhex(once(column.cast("string"), of)))
