@@ -404,6 +404,8 @@ def run(
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
     """`rounds` of every fault, in turn, or as many as begin within `duration` seconds, until there is a violation."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="kavka-chaos-", dir=folder))
     say(f"{'Apache Kafka' if apache else 'Kavka'}, seed {seed}, {root}")
     say(heading())

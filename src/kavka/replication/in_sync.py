@@ -38,7 +38,7 @@ class FollowerState:
         self.fetched_at = NEVER
         self.caught_up_at = NEVER
         self.leader_end_at_fetch = UNKNOWN
-        # The controller did not let it into the ISR; it is probably about to stop.
+        # The controller did not let it into the ISR; it is probably about to stop. Its next life may join.
         self.refused = False
 
     def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
@@ -63,7 +63,9 @@ class FollowerState:
             self.caught_up_at = self.fetched_at
         self.end_offset = offset
         self.start_offset = start_offset
-        self.broker_epoch = broker_epoch
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch = broker_epoch
+            self.refused = False
         self.fetched_at = now
         if leader_end > self.leader_end_at_fetch:
             self.leader_end_at_fetch = leader_end

@@ -59,6 +59,17 @@ def test_a_follower_that_reaches_where_the_log_ended_at_its_last_fetch_is_not_la
     assert out_of_sync([state], 3300, 32.5, 2.0) == [1]
 
 
+def test_a_follower_that_was_refused_holds_the_high_watermark_again_when_its_broker_has_started_anew():
+    """Or it could not join for as long as others are faster: each time it fetches, more is committed."""
+    state = FollowerState(1)
+    state.fetched(10, 0, NOW, 10, 7)
+    state.refused = True
+    state.fetched(10, 0, NOW, 10, 7)
+    assert high_watermark(10, 12, [state], {0}, NOW, LAG, {0, 1}) == 12
+    state.fetched(10, 0, NOW, 10, 8)
+    assert high_watermark(10, 12, [state], {0}, NOW, LAG, {0, 1}) == 10
+
+
 def test_a_follower_at_the_end_is_in_sync_however_long_ago_it_fetched():
     assert out_of_sync([follower(1, 10, NOW - 100 * LAG)], 10, NOW, LAG) == []
     assert out_of_sync([follower(1, 9, NOW - 100 * LAG)], 10, NOW, LAG) == [1]
