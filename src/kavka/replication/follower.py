@@ -51,8 +51,12 @@ def _cut(partition: Partition, log_manager: LogManager, offset: int) -> None:
         )
     elif offset < the_log.end_offset:
         log.info("%s is cut from offset %d to %d", partition.topic_partition, the_log.end_offset, offset)
-    log_manager.truncate_to(partition.topic_partition, offset)
-    partition.was_cut(offset)
+    try:
+        log_manager.truncate_to(partition.topic_partition, offset)
+    finally:
+        # A disk that is full may say so when the log is cut already: what waits must not take what comes instead for
+        # its own.
+        partition.was_cut(offset)
 
 
 def move_into_range(partition: Partition, log_manager: LogManager, leader_start: int, leader_end: int) -> None:
@@ -65,7 +69,13 @@ def move_into_range(partition: Partition, log_manager: LogManager, leader_start:
         _cut(partition, log_manager, leader_end)
     elif leader_start > the_log.end_offset:
         log.warning("%s begins anew at %d: the leader has nothing before that", tp, leader_start)
-        log_manager.truncate_fully_and_start_at(tp, leader_start)
+        _begin_anew(partition, log_manager, leader_start)
+
+
+def _begin_anew(partition: Partition, log_manager: LogManager, offset: int) -> None:
+    try:
+        log_manager.truncate_fully_and_start_at(partition.topic_partition, offset)
+    finally:
         partition.was_cut(0)
 
 
@@ -79,7 +89,7 @@ def append(partition: Partition, log_manager: LogManager, records: Any) -> None:
         if not (end == the_log.start_offset and unexpected.first_offset < end <= unexpected.last_offset):
             raise
         # The leader's log begins in the middle of this batch (records were deleted up to there): so does ours, then.
-        log_manager.truncate_fully_and_start_at(partition.topic_partition, unexpected.first_offset)
+        _begin_anew(partition, log_manager, unexpected.first_offset)
         the_log.append_as_follower(records, partition.leader_epoch)
         the_log.advance_start_offset(end)
 

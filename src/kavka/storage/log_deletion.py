@@ -4,6 +4,7 @@ between."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Sequence
 
@@ -151,7 +152,7 @@ class LogDeletion(LogAppending):
 
     def truncate_to(self, offset: int) -> bool:
         """Cut the log so that it ends at `offset`; a batch that reaches it goes whole. False where it ends before
-        that anyway."""
+        that anyway. An OSError from a disk that is full leaves a log that is cut, and knows it."""
         self.write_staged()
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
@@ -172,30 +173,36 @@ class LogDeletion(LogAppending):
         self.files_created = True
         self._end_at(offset)
         self.epochs.truncate_from_end(offset)
-        self.epochs.save()
         self.start_offset = min(self.start_offset, offset)
-        reload_producers(
-            self.producer_states, self.snapshots, self.segments, self.start_offset, offset, self.clock.now_ms()
-        )
-        self.set_high_watermark(min(self.high_watermark, offset))
+        try:
+            reload_producers(
+                self.producer_states, self.snapshots, self.segments, self.start_offset, offset, self.clock.now_ms()
+            )
+        finally:
+            self.set_high_watermark(min(self.high_watermark, offset))
+        # Last, as it may fail; with the next append it is written if it was not.
+        self.epochs.save()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`."""
+        """Drop everything and begin anew at `offset`. A disk without room for that has failed: nothing is left."""
         self.write_staged()
         for segment in list(reversed(self.segments)):
             self.segments.remove(segment)
             segment.delete()
         for snapshot in list(self.snapshots.offsets):
             self.snapshots.remove(snapshot)
-        self.new_segment(offset)
+        try:
+            self.new_segment(offset)
+        except OSError as error:
+            raise OSError(errno.EIO, f"cannot begin anew: {error.strerror}", error.filename) from error
         self.start_offset = offset
         self._end_at(offset)
         self.epochs.clear()
-        self.epochs.save()
         self.producer_states.clear()
         self.high_watermark = offset
         self.update_stable_offset()
+        self.epochs.save()
 
     def _end_at(self, offset: int) -> None:
         self.end_offset = self.written_end = offset

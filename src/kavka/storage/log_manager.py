@@ -398,13 +398,15 @@ class LogManager:
         """Cuts a log, its copy, and what the cleaner and the checkpoints know of it."""
         log = self._logs[partition]
         self.cleaner.abort(partition)
-        cut = log.truncate_to(offset)
-        self.cleaner.truncated(partition, offset)
-        move = self._moves.moves.get(partition)
-        if move is not None:
-            move.truncate(offset)
-        if cut:
-            self._lower_checkpoints(self._homes[partition], partition, offset)
+        try:
+            log.truncate_to(offset)
+        finally:
+            # Also where a full disk kept the rest of it from being written.
+            self.cleaner.truncated(partition, offset)
+            move = self._moves.moves.get(partition)
+            if move is not None:
+                move.truncate(offset)
+            self._lower_checkpoints(self._homes[partition], partition, log.end_offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         log = self._logs[partition]

@@ -11,6 +11,7 @@ import pytest
 
 from kavka.client.errors import Disconnected
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
 from kavka.protocol.messages.alter_partition import AlterPartitionResponse
 from kavka.replication import follower as follower_module
 from kavka.replication import waiting as waiting_module
@@ -171,6 +172,38 @@ def test_what_was_appended_while_too_few_were_left_in_sync_is_told_so(tmp_path):
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     in_world(tmp_path, body, brokers=(0, 1), min_insync_replicas=2)
+
+
+def test_what_was_cut_on_a_full_disk_is_not_acknowledged_by_what_came_in_its_place(tmp_path, monkeypatch):
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def body(world: World) -> None:
+        await world.elect(0, isr=[0, 1])
+        await world.committed()
+        await world.caught_up()
+        world.cut.add(frozenset((0, 1)))
+        waiting = world.produce(batch())
+        await world.elect(1, isr=[1], to=[1])
+        for _ in range(3):
+            await world.committed()
+        manager = world.nodes[0].log_manager
+        truncate = manager.truncate_to
+
+        def truncate_without_room(tp: TopicPartition, offset: int) -> None:
+            monkeypatch.setattr(manager, "truncate_to", truncate)
+            truncate(tp, offset)
+            no_room()
+
+        monkeypatch.setattr(manager, "truncate_to", truncate_without_room)
+        world.cut.clear()
+        await world.tell([0])
+        code = (await waiting).responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await world.caught_up()
+        assert len(set(world.digests().values())) == 1
+
+    in_world(tmp_path, body, brokers=(0, 1))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])

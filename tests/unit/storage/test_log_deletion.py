@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -10,8 +11,11 @@ from uuid import uuid4
 import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.storage.leader_epochs import LeaderEpochs
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
+from kavka.storage.log_dir import is_dir_failure
+from kavka.storage.producer_snapshot import SnapshotFiles
 from kavka.storage.segment import LogSegment
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build, contents
 from tests.unit.storage.conftest import Opener
@@ -179,6 +183,46 @@ def test_truncation_forgets_offsets_epochs_producers_and_index_entries(open_log:
     append(log, epoch=1, producer_id=1, producer_epoch=0, base_sequence=5)
     assert log.end_offset == 6
     assert [offset for offset, _, _ in contents(log)] == list(range(6))
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(("where", "name"), [(LeaderEpochs, "save"), (SnapshotFiles, "write")])
+def test_a_log_that_was_cut_on_a_full_disk_remembers_nothing_of_what_is_gone(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch, where: type, name: str
+) -> None:
+    """Else what is appended next would be visible, or a batch that is gone taken for a duplicate when it is sent
+    again."""
+    log = open_log()
+    for n in range(6):
+        append(log, epoch=n // 2, producer_id=1, producer_epoch=0, base_sequence=n)
+    with monkeypatch.context() as full:
+        full.setattr(where, name, no_room)
+        with pytest.raises(OSError, match="No space"):
+            log.truncate_to(3)
+    assert (log.end_offset, log.high_watermark, log.last_stable_offset) == (3, 3, 3)
+    assert log.last_producer_entry(1).last_sequence == 2  # type: ignore[union-attr]
+    assert log.epochs.entries == [(0, 0), (1, 2)]
+    append(log, epoch=7, producer_id=1, producer_epoch=0, base_sequence=3)
+    again = open_log(clean=False)
+    assert [offset for offset, _, _ in contents(again)] == [0, 1, 2, 3]
+    assert again.epochs.entries == [(0, 0), (1, 2), (7, 3)]
+    assert again.last_producer_entry(1).last_sequence == 3  # type: ignore[union-attr]
+
+
+def test_a_log_that_cannot_begin_anew_has_a_broken_directory(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing left of it that could be used: it must be opened again."""
+    log = open_log()
+    append(log, 3)
+    with monkeypatch.context() as full:
+        full.setattr(LogSegment, "create", no_room)
+        with pytest.raises(OSError, match="No space") as raised:
+            log.truncate_fully_and_start_at(10)
+    assert is_dir_failure(raised.value)
 
 
 def test_truncation_beyond_the_end_changes_nothing(open_log: Opener) -> None:
