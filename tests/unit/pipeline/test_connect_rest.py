@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.request
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -21,6 +24,8 @@ class Asked:
 
     def __init__(self, herder: Herder) -> None:
         self._app = Api(herder).app()
+        self.location: str | None = None
+        """Of the last answer."""
 
     def __call__(self, method: str, path: str, body: bytes | Any = b"", query: str = "") -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -39,6 +44,7 @@ class Asked:
 
         asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
         found = b"".join(one.get("body", b"") for one in sent[1:])
+        self.location = dict(sent[0]["headers"]).get(b"location", b"").decode() or None
         return sent[0]["status"], json.loads(found) if found else None
 
 
@@ -64,6 +70,7 @@ def ask(herder: Herder) -> Asked:
         ("POST", "/connectors", {"name": "x", "config": {"file": ["a"]}}, 400),
         ("POST", "/connectors", {"config": {"connector.class": "FileStreamSource"}}, 400),
         ("POST", "/connectors", {"name": "x", "config": SOURCE, "initial_state": "sideways"}, 400),
+        ("POST", "/connectors", {"name": "line\nend", "config": SOURCE}, 400),
         ("POST", "/connectors", b"x" * (5 << 20), 413),
         ("PUT", "/connectors/x/config", b"", 400),
         ("PUT", "/connectors/x/config", 7, 400),
@@ -105,3 +112,35 @@ def test_without_a_leader_a_change_is_a_conflict(ask: Asked, herder: Herder) -> 
     herder.lead = lambda: (_ for _ in ()).throw(NotLeader("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
     assert ask("POST", "/connectors", {"name": "x", "config": SOURCE}, "forward=false")[0] == 409
     assert ask("POST", "/connectors", {"name": "x", "config": SOURCE})[0] == 500
+
+
+NAMES = ["a b", "täglich", "日次", "50%", "what?", "x#y", "a/b"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_connector_of_any_name_is_made_and_found(ask: Asked, herder: Herder, name: str) -> None:
+    status, found = ask("POST", "/connectors", {"name": name, "config": SOURCE})
+    assert (status, found["name"]) == (201, name)
+    assert ask.location == f"/connectors/{quote(name)}"
+    assert ask("GET", f"/connectors/{name}")[0] == 200
+    assert ask("PUT", f"/connectors/{name}/config", {**SOURCE, "topic": "u"})[0] == 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_another_worker_has_to_do_is_sent_on_whatever_the_connectors_name(
+    ask: Asked, herder: Herder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herder.lead = lambda: (_ for _ in ()).throw(NotLeader("http://other:8083/"))  # type: ignore[assignment, method-assign]
+    sent: list[str] = []
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Any:
+        sent.append(request.full_url)
+        # As the library does when it connects: what is no proper URL is refused.
+        HTTPConnection("other")._validate_path(request.selector)  # type: ignore[attr-defined]
+        request.selector.encode("ascii")
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    status, found = ask("PUT", f"/connectors/{name}/stop")
+    assert status == 500 and "nobody is there" in found["message"]
+    assert sent == [f"http://other:8083/connectors/{quote(name)}/stop?forward=false"]

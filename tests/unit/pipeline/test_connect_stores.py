@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -86,6 +87,21 @@ def test_batches_have_another_identity_after_another_worker_has_changed_the_offs
     assert runs.plan("c") is None
     runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=False)
     assert runs.identity("c") != first, "batch 0 would be taken for the one that is written already"
+
+
+def test_offsets_in_a_file_are_on_disk_with_its_name_when_they_are_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets"
+    synced: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        is_folder = os.path.samestat(os.fstat(descriptor), tmp_path.stat())
+        synced.append(("folder" if is_folder else "file", path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    FileTable(path).put({"a": "1"})
+    assert synced == [("file", False), ("folder", True)]
 
 
 def test_a_file_of_offsets_that_is_none_is_refused(tmp_path: Path) -> None:

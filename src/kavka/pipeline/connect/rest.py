@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -153,11 +154,11 @@ class Api:
         if not name:
             raise RestError(400, "the body has no name")
         made = self.herder.create(name, config, body.get("initial_state"))
-        return JSONResponse(made, 201, headers={"Location": f"/connectors/{name}"})
+        return JSONResponse(made, 201, headers=_location(name))
 
     def _put_config(self, call: Call, name: str) -> Any:
         made, info = self.herder.put_config(name, _settings(call.body, "the body"))
-        return JSONResponse(info, 201 if made else 200, headers={"Location": f"/connectors/{name}"} if made else None)
+        return JSONResponse(info, 201 if made else 200, headers=_location(name) if made else None)
 
     def _patch_config(self, call: Call, name: str) -> Any:
         return self.herder.patch_config(name, _settings(call.body, "the body"))
@@ -248,6 +249,10 @@ def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
     return [Route(path, choose(paths[path]), methods=list(paths[path])) for path in longest]
 
 
+def _location(name: str) -> dict[str, str]:
+    return {"Location": f"/connectors/{quote(name)}"}
+
+
 def _level(logger: logging.Logger) -> dict[str, Any]:
     name = logging.getLevelName(logger.level) if logger.level else None
     return {"level": "WARN" if name == "WARNING" else name, "last_modified": None}
@@ -285,7 +290,8 @@ def _forwarded(call: Call, url: str | None) -> Response:
     if url is None or request.query_params.get("forward") == "false":
         return error(409, _CONFLICT)
     query = f"{request.url.query}&forward=false" if request.url.query else "forward=false"
-    target = f"{url.rstrip('/')}{request.url.path}?{query}"
+    # The path of the scope is without escapes, and whole: a name may have any character.
+    target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
     data = None if call.body is None else json.dumps(call.body).encode()
     headers = {"Content-Type": "application/json"}
     sent = urllib.request.Request(target, data, headers, method=request.method)

@@ -93,9 +93,20 @@ class FileTable:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
+            # A batch that is written after this counts on it.
+            sync_folder(self._path.parent)
 
     def items(self) -> list[tuple[str, str]]:
         return list(self._values.items())
+
+
+def sync_folder(path: Path) -> None:
+    """Which file a name stands for is on disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # --- configurations

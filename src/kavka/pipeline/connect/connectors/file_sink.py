@@ -15,6 +15,7 @@ from kavka.common.config import HIGH
 from kavka.pipeline.connect.api import Context, Sink, query_id
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.stores import sync_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,8 +139,4 @@ class Target:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._state)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self.folder)
