@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kavka.client.admin.aio import Admin
 from kavka.client.admin.base import AdminBase, AdminError, gather, listed
 from kavka.client.admin_config import admin_config
 from kavka.client.errors import Disconnected, KafkaTimeout
@@ -111,3 +113,15 @@ def test_small_things() -> None:
     assert by_topic([TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 2)]) == {"a": [1, 2], "b": [0]}
     assert listed("abc", str) == ["abc"]
     assert listed(["abc", "d"], str) == ["abc", "d"]
+
+
+@pytest.mark.parametrize("call", ["list_groups", "list_transactions", "describe_log_dirs", "describe_api_versions"])
+def test_the_time_given_counts_while_the_brokers_are_not_known_yet(call: str) -> None:
+    async def work() -> None:
+        async with Admin({"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50_000}) as client:
+            started = time.monotonic()
+            with pytest.raises(KafkaTimeout):
+                await getattr(client, call)(timeout=0.1)
+            assert time.monotonic() - started < 20
+
+    asyncio.run(work())

@@ -167,6 +167,19 @@ class AdminBase:
         except AdminError as error:
             raise error.errors[what] from None
 
+    async def _each_broker(
+        self,
+        brokers: Iterable[int] | None,
+        attempt: Callable[[list[int]], Awaitable[Outcome[int, V]]],
+        timeout: float | None,
+    ) -> dict[int, V]:
+        """The same for these brokers, or for all, where learning who they are is part of the time."""
+        limit = self._timeout if timeout is None else timeout
+        deadline = monotonic() + limit
+        if brokers is None:
+            brokers = await self._once("the brokers", self._brokers, limit)
+        return await self._each(brokers, attempt, max(0.0, deadline - monotonic()))
+
     # --- whom to ask
 
     async def _ask(

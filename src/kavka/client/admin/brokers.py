@@ -80,7 +80,7 @@ class Brokers(AdminBase):
         async def attempt(ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
             return await gather({broker: [broker] for broker in ids}, ask)
 
-        return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
+        return await self._each_broker(brokers, attempt, timeout)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
         """Have a cluster of KRaft forget a broker that is gone for good; UnsupportedVersion from any other."""

@@ -73,7 +73,7 @@ class Groups(AdminBase):
                     errors[broker] = error
             return done, errors
 
-        found = await self._each(await self._brokers(), attempt, timeout)
+        found = await self._each_broker(None, attempt, timeout)
         groups = {group.group_id: group for some in found.values() for group in some}
         return [
             group

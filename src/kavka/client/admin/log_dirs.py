@@ -53,7 +53,7 @@ class LogDirs(AdminBase):
         async def attempt(ids: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
             return await gather({broker: [broker] for broker in ids}, ask)
 
-        return await self._each(await self._brokers() if brokers is None else brokers, attempt, timeout)
+        return await self._each_broker(brokers, attempt, timeout)
 
     async def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None

@@ -95,7 +95,7 @@ class Transactions(AdminBase):
                     errors[broker] = error
             return done, errors
 
-        found = await self._each(await self._brokers(), attempt, timeout)
+        found = await self._each_broker(None, attempt, timeout)
         return sorted(listing for some in found.values() for listing in some)
 
     async def describe_transactions(

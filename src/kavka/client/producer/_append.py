@@ -383,7 +383,7 @@ def call_back(entries: list[Any], on_error: Any) -> None:
                 callback(future.metadata(), None)
             else:
                 callback(None, future.outcome()[1])
-        except Exception as error:
+        except BaseException as error:
             on_error(error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class _Notify:
         self.waiter = waiter
 
     def __call__(self) -> None:
-        self.loop.call_soon_threadsafe(self._set)
+        # Its loop may have ended: then nobody waits any more, and others want to hear of the same batch.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._set)
 
     def _set(self) -> None:
         if not self.waiter.done():

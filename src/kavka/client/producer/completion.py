@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from kavka.client.producer._append import HEADER_SIZE, RECORD_OVERHEAD, Accumulator, Batch, call_back
@@ -126,5 +127,8 @@ class Completion:
         return [part for _, part in parts]
 
 
-def _say(error: Exception) -> None:
+def _say(error: BaseException) -> None:
+    if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+        # The loop is the program's own, which is to end. A thread of ours must not: everybody would wait for ever.
+        raise error
     log.error("A callback of the producer failed", exc_info=error)

@@ -297,6 +297,21 @@ def test_an_error_is_raised_by_get_and_given_to_callbacks(hot: Any) -> None:
     assert called[1:] == [error, future]
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_what_a_callback_raises_does_not_keep_the_others_from_being_called(hot: Any, kind: type[BaseException]) -> None:
+    setup = Setup(hot)
+    called: list[Any] = []
+
+    def fail(metadata: Any, error: Any) -> None:
+        raise kind("no")
+
+    setup.send(b"x", callback=fail)
+    setup.send(b"y", callback=lambda metadata, error: called.append(metadata.offset))
+    finish(setup, setup.queue.batches[0])
+    hot.call_back(setup.queue.batches[0].entries, lambda error: called.append(type(error)))
+    assert called == [kind, 101]
+
+
 def test_a_future_follows_its_record_into_the_part_of_a_split_batch(hot: Any) -> None:
     setup = Setup(hot)
     futures = [setup.send(b"x") for _ in range(5)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -541,3 +544,44 @@ def test_a_close_that_is_called_off_ends_the_producer_all_the_same() -> None:
             assert isinstance(future.exception(), ClientClosed)
 
     asyncio.run(work())
+
+
+def test_a_loop_that_waited_for_a_record_and_is_gone_does_not_keep_others_from_their_outcome() -> None:
+    async def work() -> None:
+        async with Bench(partitions=2) as bench:
+            first = bench.send(b"a", partition=0)
+            second = bench.send(b"b", partition=1)
+            heard: list[Any] = []
+            first.add_callback(lambda metadata: heard.append(metadata.offset))
+
+            def wait_elsewhere() -> None:
+                async def wait() -> None:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.01):
+                            await first
+
+                asyncio.run(wait())
+
+            await asyncio.to_thread(wait_elsewhere)
+            await bench.answer_all()
+            assert heard == [0]
+            assert first.done()
+            assert second.done()
+
+    asyncio.run(work())
+
+
+def test_a_callback_that_exits_does_not_end_the_thread_that_sends() -> None:
+    heard: list[Any] = []
+
+    async def work() -> None:
+        async with Bench() as bench:
+            bench.send(b"a", callback=lambda metadata, error: sys.exit(1))
+            future = bench.send(b"b", callback=lambda metadata, error: heard.append(metadata.offset))
+            await bench.answer_all()
+            heard.append(future.done())
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    thread.join(60)
+    assert heard == [1, True]
