@@ -6,6 +6,7 @@ What one turn of the loop has for a broker goes to it in one request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from kavka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from kavka.replication.peers import Peers
+
+log = logging.getLogger(__name__)
 
 CHANNEL = "transactions"
 # With these codes a coordinator says that a partition is not in the transaction.
@@ -93,8 +96,9 @@ class RemoteTransactions:
                 }
                 for marker in response.markers
             ]
-        except KafkaError as error:
-            results = [dict.fromkeys(entry.partitions, error.code) for entry in waiting]
+        except Exception as error:
+            # Whoever waits must hear of it, whatever it is: nobody else tries again.
+            results = [dict.fromkeys(entry.partitions, _failure(broker_id, error).code) for entry in waiting]
         missing: Results = {}
         for position, entry in enumerate(waiting):
             found = results[position] if position < len(results) else missing
@@ -148,10 +152,11 @@ class RemoteTransactions:
             results = {result.transactional_id: result for result in response.results_by_transaction}
             for name, question in now.items():
                 _answer(question.answer, results.get(name))
-        except KafkaError as error:
+        except Exception as error:
+            failure = _failure(broker_id, error)
             for question in now.values():
                 if not question.answer.done():
-                    question.answer.set_exception(error)
+                    question.answer.set_exception(failure)
         except asyncio.CancelledError:
             for question in waiting:
                 question.answer.cancel()
@@ -175,6 +180,13 @@ class RemoteTransactions:
         task.add_done_callback(self._sending.discard)
 
 
+def _failure(broker_id: int, error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    log.error("A request to broker %d about transactions failed", broker_id, exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
 def _answer(answer: asyncio.Future[frozenset[TopicPartition]], result: AddPartitionsToTxnResult | None) -> None:
     if answer.done():
         return
@@ -182,12 +194,16 @@ def _answer(answer: asyncio.Future[frozenset[TopicPartition]], result: AddPartit
         answer.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         return
     missing = set()
+    failures = []
     for topic in result.topic_results:
         for partition in topic.results_by_partition:
             code = known_code(partition.partition_error_code)
             if code in _NOT_IN_IT:
                 missing.add(TopicPartition(topic.name, partition.partition_index))
             elif code is not ErrorCode.NONE:
-                answer.set_exception(KafkaError(code))
-                return
-    answer.set_result(frozenset(missing))
+                failures.append(code)
+    if failures:
+        # Why the others were not even tried is told by one of them.
+        answer.set_exception(KafkaError(min(failures, key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)))
+    else:
+        answer.set_result(frozenset(missing))

@@ -125,6 +125,7 @@ def test_the_markers_of_one_turn_go_to_a_broker_in_one_request():
         (lambda request: Disconnected("gone"), ErrorCode.NETWORK_EXCEPTION),
         (lambda request: written(request, ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (lambda request: WriteTxnMarkersResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (lambda request: ValueError("no answer that can be read"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_every_partition_gets_a_code_whatever_the_broker_answers(answer, code):
@@ -170,6 +171,7 @@ def test_the_same_transaction_twice_is_asked_in_two_requests():
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ),
         (lambda request: AddPartitionsToTxnResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (lambda request: ValueError("no answer that can be read"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_another_answer_is_an_error(answer, code):
@@ -179,3 +181,15 @@ def test_another_answer_is_an_error(answer, code):
         assert raised.value.code is code
 
     run(body, answer)
+
+
+def test_what_kept_the_others_from_being_added_is_told_not_that_it_was_not_tried():
+    """A topic that the coordinator has not heard of yet: the producer has to try again, and does so by that code."""
+    codes = {"a0": ErrorCode.OPERATION_NOT_ATTEMPTED, "a1": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    async def body(channel: RemoteTransactions) -> None:
+        with pytest.raises(KafkaError) as raised:
+            await channel.admit(1, "t", 7, 0, [A0, A1], True)
+        assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(body, lambda request: admitted(request, **codes))
