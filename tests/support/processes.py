@@ -10,6 +10,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,18 @@ def die_with_parent() -> None:
     """The kernel kills the child when the test process is gone, whatever way it went."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
+
+_DIES_WITH_PARENT = (
+    sys.executable,
+    "-I",
+    "-S",
+    "-c",
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""In front of a command: the same as `die_with_parent`, without a line of Python between fork and exec. There Python
+frees what other threads held, and a client of librdkafka waits for ever for a lock that one of its threads had, who is
+not in the child."""
 
 _FIRST_PORT = 15_000
 _chance = random.SystemRandom()
@@ -76,22 +89,22 @@ class ManagedProcess:
         before_exec: Callable[[], None] | None = None,
     ) -> None:
         def prepare() -> None:
+            assert before_exec is not None
             die_with_parent()
-            if before_exec is not None:
-                before_exec()
+            before_exec()
 
         self.argv = list(argv)
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                self.argv,
+                [*_DIES_WITH_PARENT, *self.argv] if before_exec is None else self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=None if env is None else {**os.environ, **env},
                 cwd=cwd,
-                preexec_fn=prepare,
+                preexec_fn=None if before_exec is None else prepare,
             )
         atexit.register(self.kill)
 
