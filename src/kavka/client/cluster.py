@@ -60,7 +60,7 @@ class Cluster(Connections):
         self._wanted: dict[str, float] = {}
         self._new: set[str] = set()
         self._refresh = asyncio.Event()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
         self._listeners: list[Callable[[Cluster], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._last_attempt = float("-inf")
@@ -225,8 +225,11 @@ class Cluster(Connections):
                 while self.version <= beyond:
                     self.check_usable()
                     waiter = self._loop.create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    self._waiters.add(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        self._waiters.discard(waiter)
         except TimeoutError:
             raise KafkaTimeout(f"no metadata within {timeout:g} s") from None
 
@@ -409,7 +412,7 @@ class Cluster(Connections):
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

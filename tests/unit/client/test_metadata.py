@@ -434,3 +434,19 @@ def test_a_broker_that_moves_while_it_is_connected_to_is_not_taken_for_who_lives
         await cluster.close()
 
     asyncio.run(work())
+
+
+def test_calls_that_give_up_waiting_for_metadata_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        for broker in world.brokers:
+            broker.up = False
+        cluster = world.cluster()
+        await cluster.start()
+        for _ in range(20):
+            with pytest.raises(KafkaTimeout):
+                await cluster.topic("t", 0)
+        assert not cluster._waiters
+        await cluster.close()
+
+    asyncio.run(work())

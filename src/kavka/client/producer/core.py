@@ -164,8 +164,8 @@ class ProducerCore:
         self.path._topics = {}
         deadline = None if timeout is None else monotonic() + timeout
         try:
-            if self.transactions is not None and self.transactions.open:
-                await self.transactions.end(False, 30.0 if timeout is None else timeout)
+            if self.transactions is not None:
+                await self.transactions.finish(30.0 if timeout is None else timeout)
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - monotonic())):
                 await self.flush()
         except (TimeoutError, KafkaError):

@@ -202,6 +202,9 @@ class Sender:
                 if leader not in brokers:
                     brokers[leader] = self._connection(leader)
                 if brokers[leader] is None:
+                    if leader not in self._cluster.nodes:
+                        # Who leads it is only told of a topic that is asked for; this one may have been idle too long.
+                        self._cluster.add_topic(queue.topic)
                     continue
                 if sequences is not None:
                     if not sequences.may_send(queue, head):

@@ -157,6 +157,13 @@ class Transactions:
             self._ending = commit, asyncio.ensure_future(self._end(commit))
         await self._wait(self._ending[1], timeout, what)
 
+    async def finish(self, timeout: float) -> None:
+        """For who closes: wait for the end that is under way, or abort what is open."""
+        if self._ending is not None and not self._ending[1].done():
+            await self._wait(self._ending[1], timeout, "the end of a transaction")
+        elif self.open:
+            await self.end(False, timeout)
+
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
         """Have everything stored, and leave the end to whoever is given the result; None where nothing was written.
         The producer sends nothing more before the end; closed, it leaves the transaction open."""

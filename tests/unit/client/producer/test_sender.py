@@ -585,3 +585,23 @@ def test_a_callback_that_exits_does_not_end_the_thread_that_sends() -> None:
     thread.start()
     thread.join(60)
     assert heard == [1, True]
+
+
+def test_a_topic_whose_leader_is_waited_for_is_asked_for_though_it_was_forgotten_meanwhile() -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            wanted: list[str] = []
+            bench.cluster.add_topic = wanted.append  # type: ignore[method-assign]
+            bench.cluster.publish(leader=9)
+            future = bench.send(b"a")
+            await bench.settle()
+            for _ in range(100):
+                bench.core.sender.run()
+                await asyncio.sleep(0.001)
+            # It may wait for longer than metadata.max.idle.ms.
+            assert "t" in wanted
+            bench.cluster.publish()
+            await bench.answer_all()
+            assert future.get(0).offset == 0
+
+    asyncio.run(work())

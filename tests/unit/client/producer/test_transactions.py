@@ -189,3 +189,26 @@ def test_a_producer_that_is_fenced_while_it_commits_stays_of_no_use() -> None:
             assert transactions.state is State.FATAL
 
     asyncio.run(work())
+
+
+def test_to_close_a_producer_waits_for_the_commit_that_is_under_way() -> None:
+    async def work() -> None:
+        async with Bench(transactional_id="t") as bench:
+            coordinator = Coordinator(bench)
+            transactions = bench.core.need_transactions()
+            await transactions.init(60)
+            transactions.begin()
+            bench.send(b"a")
+            await bench.answer_all()
+            slow = coordinator.hold("EndTxn")
+            with pytest.raises(KafkaTimeout):
+                await transactions.end(True, 0.01)
+            closing = asyncio.create_task(bench.core.close(60))
+            await bench.settle()
+            assert not bench.cluster.closed
+            slow.set()
+            await closing
+            assert transactions.state is State.READY
+            assert coordinator.said[-1] == "EndTxn done"
+
+    asyncio.run(work())
