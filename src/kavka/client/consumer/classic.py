@@ -45,6 +45,9 @@ LEAVES_BY_LIST_FROM = 3
 JOIN_LAPSE = 5.0
 
 _MEMBER_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+# Joining again without its id, a static member would throw out the one that has taken its place, and any other would
+# have the group wait for the member that it was.
+_KEEPS_ID = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _PASSING = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
@@ -88,7 +91,7 @@ class ClassicMember(Member):
         if identity.generation != self.generation or identity.member_id != self.member_id or self.generation < 0:
             return
         if code in _MEMBER_UNKNOWN or code == ErrorCode.FENCED_INSTANCE_ID:
-            self._thrown_out(f"a commit was answered with {code.name}", keep_id=code == ErrorCode.ILLEGAL_GENERATION)
+            self._thrown_out(f"a commit was answered with {code.name}", keep_id=code in _KEEPS_ID)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._want_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
 
@@ -366,7 +369,7 @@ class ClassicMember(Member):
         error = error_of(code)
         if code in _MEMBER_UNKNOWN:
             why = f"{what} was answered with {error.code.name}"
-            self._thrown_out(why, keep_id=code == ErrorCode.ILLEGAL_GENERATION)
+            self._thrown_out(why, keep_id=code in _KEEPS_ID)
             raise Again(describe(error), pause=False)
         if self.coordinator.lost(code) or code in _PASSING:
             self.state = State.UNJOINED
@@ -458,9 +461,9 @@ class ClassicMember(Member):
             return True
         error = error_of(code)
         if code in _MEMBER_UNKNOWN:
-            self._thrown_out(f"a heartbeat was answered with {error.code.name}")
+            self._thrown_out(f"a heartbeat was answered with {error.code.name}", keep_id=code in _KEEPS_ID)
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self._thrown_out("another member has its instance id")
+            self._thrown_out("another member has its instance id", keep_id=True)
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         elif not error.retriable:
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))

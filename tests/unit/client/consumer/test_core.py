@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from kavka.client.consumer.classic import ClassicMember, State
 from kavka.client.consumer.core import ConsumerCore
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import IllegalState
+from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition as TP
+from kavka.protocol.messages.heartbeat import HeartbeatResponse
 
 
 @asynccontextmanager
@@ -105,5 +108,38 @@ def test_a_listener_may_unsubscribe() -> None:
             async with asyncio.timeout(20):
                 await core._do_errands(time.monotonic() + 60)
             assert not core.subscriptions.by_group
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [
+        (ErrorCode.FENCED_INSTANCE_ID, True),
+        (ErrorCode.ILLEGAL_GENERATION, True),
+        (ErrorCode.UNKNOWN_MEMBER_ID, False),
+    ],
+)
+@pytest.mark.parametrize("heard_by", ["heartbeat", "commit"])
+def test_a_static_member_that_another_has_replaced_does_not_throw_that_one_out(
+    code: ErrorCode, kept: bool, heard_by: str
+) -> None:
+    async def work() -> None:
+        async with consumer(group_id="g", group_instance_id="i") as core:
+            core.subscribe(["t"], None)
+            member = core.member
+            assert isinstance(member, ClassicMember)
+            member.generation, member.member_id, member.state = 3, "m", State.STABLE
+
+            async def answer(*request: Any, **more: Any) -> HeartbeatResponse:
+                return HeartbeatResponse(error_code=code)
+
+            core.coordinator.send = answer  # type: ignore[method-assign]
+            if heard_by == "heartbeat":
+                await member._heartbeat()
+            else:
+                member.refused(member.identity(), code)
+            # With its id it is told so again; without one it would be taken for the instance that comes back.
+            assert (member.generation, member.member_id) == (-1, "m" if kept else "")
 
     asyncio.run(work())
