@@ -24,6 +24,7 @@ class RemoteChannel(BrokerChannel):
         self._broker_id = broker_id
         self._peers = peers
         self._timeout_s = request_timeout_s
+        self._is_closed = False
 
     async def send(self, request: ControlRequest) -> ControlResponse:
         complained = False
@@ -36,10 +37,14 @@ class RemoteChannel(BrokerChannel):
             except UnsupportedVersion:
                 raise
             except KafkaError as error:
+                if self._is_closed:
+                    # The task was cancelled as well; but an error that comes at the same moment hides that.
+                    raise asyncio.CancelledError from error
                 if not complained:
                     log.warning("Broker %d does not take a %s: %s", self._broker_id, type(request).__name__, error)
                     complained = True
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
+        self._is_closed = True
         self._peers.close_channel(self._broker_id, CHANNEL)
