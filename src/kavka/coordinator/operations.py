@@ -69,6 +69,17 @@ class Journal:
         if old is not MISSING:
             self._entries.append((table, key, old))
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def since(self, count: int) -> list[tuple[dict[Any, Any], Any, Any]]:
+        """All changes but the first `count`."""
+        return self._entries[count:]
+
+    def keep(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+        """They were forgotten, and are not in the log."""
+        self._entries += entries
+
     def forget(self) -> None:
         """What was replayed is in the log now."""
         self._entries.clear()

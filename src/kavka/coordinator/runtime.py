@@ -133,6 +133,8 @@ class ShardHost(Generic[S]):
         self._records: list[tuple[bytes, bytes | None]] = []
         self._size = 0
         self._waiters: list[Waiter] = []
+        # How much of the shard's journal is of the open batch.
+        self._in_batch = 0
         # Written, in order: the offset that the high watermark has to reach, who waits, when that took too long.
         self._uncommitted: deque[tuple[int, list[Waiter], float]] = deque()
         self._timeout: asyncio.TimerHandle | None = None
@@ -202,13 +204,22 @@ class ShardHost(Generic[S]):
         limit = (log_.config.max_message_bytes if log_ is not None else 0x7FFFFFFF) - HEADER_SIZE
         if self._size + size > limit and log_ is not None:
             if self._records:
-                self._write()
+                # What this operation has done to the state by itself is not in the batch that is written now.
+                own = shard.journal.since(self._in_batch)
+                failure = self._write()
+                if failure is not None:
+                    # The state is what it was before both, and this was decided on another one.
+                    self._fail([waiter], failure)
+                    return
+                shard.journal.keep(own)
             if size > limit:
+                shard.journal.undo()
                 self._fail([waiter], KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes of records are too many."))
                 return
         if replay:
             for record in records:
                 shard.replay(record)
+        self._in_batch = len(shard.journal)
         self._records += encoded
         self._size += size
         self._waiters.append(waiter)
@@ -277,13 +288,14 @@ class ShardHost(Generic[S]):
         if self._records:
             self._write()
 
-    def _write(self) -> None:
+    def _write(self) -> KafkaError | None:
         records, waiters = self._records, self._waiters
         self._records, self._size, self._waiters = [], 0, []
         runtime = self._runtime
-        self._write_batch(plain_batch(records, runtime.clock.now_ms(), runtime.codec), waiters)
+        return self._write_batch(plain_batch(records, runtime.clock.now_ms(), runtime.codec), waiters)
 
-    def _write_batch(self, batch: bytearray, waiters: list[Waiter]) -> None:
+    def _write_batch(self, batch: bytearray, waiters: list[Waiter]) -> KafkaError | None:
+        """The error that kept it from being written; the waiters know it."""
         partition = self.partition
         journal = self.shard.journal
         try:
@@ -296,15 +308,16 @@ class ShardHost(Generic[S]):
             self._fail(waiters, error)
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR and partition.on_storage_failure is not None:
                 partition.on_storage_failure(partition, error.__cause__ or error)
-            return
+            return error
         journal.forget()
         end = info.last_offset + 1
         partition.advance()
         if not self._uncommitted and partition.log.high_watermark >= end:
             self._complete(waiters)
-            return
+            return None
         self._wait_for(end, waiters)
         self.check(partition)
+        return None
 
     def _wait_for(self, end: int, waiters: list[Waiter]) -> None:
         """Until the high watermark is at `end`."""

@@ -298,6 +298,30 @@ def test_an_operation_that_cannot_fit_is_refused_and_changes_nothing() -> None:
     assert bench.words == {"a": "1"}
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_what_an_operation_did_itself_is_undone_where_its_records_cannot_fit(before: bool) -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    if before:
+        bench.say("a", "1" * 100)
+    shard = bench.host.shard
+    shard.journal.put(shard.words, "b", "1")
+    too_large = bench.host.submit(Outcome((("b", "v" * 400),), "said", replay=False))
+    bench.loop.turn()
+    assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
+    assert set(bench.words) == ({"a"} if before else set())
+
+
+def test_what_was_decided_on_a_state_that_could_not_be_written_fails_with_it() -> None:
+    bench = Bench(FakeLog(max_message_bytes=400))
+    first = bench.say("a", "v" * 200)
+    bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    second = bench.say("b", "v" * 200)
+    bench.partition.failure = None
+    bench.loop.turn()
+    assert code_of(first) is code_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (bench.words, bench.log_records()) == ({}, [])
+
+
 def test_what_need_not_be_done_at_once_is_written_in_as_many_batches_as_it_takes() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     told: list[KafkaError | None] = []
