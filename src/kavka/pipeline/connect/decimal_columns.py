@@ -48,11 +48,15 @@ def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
             once(F.translate(F.lpad(kept, _DIGITS, "F"), _UP, _DOWN), lambda full: number(full, F.lit(True))),
         ))  # fmt: skip
 
-    def of(digits: Column) -> Column:
-        return F.when(F.length(digits) > 0, F.when(digits < "8", positive(digits)).otherwise(negative(digits)))
+    def short(digits: Column) -> Column:
+        full = F.when(digits < "8", F.lpad(digits, 16, "0")).otherwise(F.lpad(digits, 16, "F"))
+        return F.concat(F.conv(full, 16, -10), F.lit("E-"), scale.cast("string")).try_cast(kind)
 
-    padded = F.length(F.regexp_replace(text, r"\s", "")) % 4 == 0
-    return F.when(padded, once(F.hex(F.try_to_binary(text, F.lit("base64"))), of))
+    def of(digits: Column) -> Column:
+        long = F.when(digits < "8", positive(digits)).otherwise(negative(digits))
+        return F.when(F.length(digits).between(1, 16), short(digits)).when(F.length(digits) > 16, long)
+
+    return F.when(F.length(text) % 4 == 0, once(F.hex(F.try_to_binary(text, F.lit("base64"))), of))
 
 
 def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:

@@ -141,7 +141,7 @@ class JsonConverter(Converter):
             cause = F.when(error.isNotNull(), _shown(text))
             return F.struct(read["value"].alias("value"), error.alias("error"), cause.alias("cause"))
 
-        if self._wire(kind) == kind:
+        if not any(schemas.scales(kind)):
             read, corrupt = self._parsed(text, kind)
             error = error_with(corrupt)
             return Decoded(read, error, F.when(error.isNotNull(), _shown(text)))
@@ -157,10 +157,13 @@ class JsonConverter(Converter):
     def _parsed(self, text: Column, kind: DataType) -> tuple[Column, Column]:
         """(the payload, whether it is not of that type)."""
         read = self._read(text, kind)
-        return self._from_wire(read["payload"], kind, {}, ()), read[_CORRUPT].isNotNull()
+        value = self._from_wire(read["payload"], kind, {}, ())
+        unfit = _unfit(read["payload"], value, kind) if self._with_schemas else None
+        wrong = read[_CORRUPT].isNotNull()
+        return value, wrong if unfit is None else wrong | F.coalesce(unfit, F.lit(False))
 
     def _checked(self, text: Column, kind: DataType, scales: Scales) -> Column:
-        """The same as a struct of value and wrong, with a look at what Spark's reader does not know."""
+        """The same as a struct of value and wrong, worked out once: decimals cost more than the rest."""
 
         def of(read: Column) -> Column:
             value = self._from_wire(read["payload"], kind, scales, ())
