@@ -264,17 +264,24 @@ class ConsumerCore:
         return not any(state is not None and state.position < 0 and state.reset is None for state in states)
 
     async def _do_errands(self, deadline: float) -> None:
+        inside = self._telling
         while self._errand is not None or self._errands:
             if self._errand is None:
                 work, future = self._errands.popleft()
                 if future.done():
                     continue
                 self._errand = asyncio.create_task(_do(work, future), name="kavka-errand")
-            await asyncio.wait({self._errand}, timeout=max(_SHORT, deadline - time.monotonic()))
-            if not self._errand.done():
+            errand = self._errand
+            await asyncio.wait({errand}, timeout=max(_SHORT, deadline - time.monotonic()))
+            while self._telling and not inside:
+                # The program is in its listener, and takes its own time. What it is told of is so when the poll
+                # returns: the assignment does not change between two calls.
+                await asyncio.wait({errand}, timeout=_SHORT)
+            if not errand.done():
                 self.attention = True
                 return
-            self._errand = None
+            if self._errand is errand:
+                self._errand = None
 
     async def _end_errand(self, deadline: float) -> None:
         """What a poll has begun, and had no time to finish, is finished before the membership ends: both would tell the

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kavka.client.consumer.classic import ClassicMember, State
+from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.core import ConsumerCore
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import IllegalState
@@ -143,3 +144,32 @@ def test_a_static_member_that_another_has_replaced_does_not_throw_that_one_out(
             assert (member.generation, member.member_id) == (-1, "m" if kept else "")
 
     asyncio.run(work())
+
+
+def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone() -> None:
+    told: list[Collection[TP]] = []
+
+    def on_revoked(partitions: Collection[TP]) -> None:
+        time.sleep(0.1)
+        told.append(partitions)
+        # A poll in a listener does not wait for the listener.
+        reader.poll(0.0)
+
+    with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": False}) as reader:
+        reader.subscribe(["t"], on_revoked=on_revoked, on_lost=lambda partitions: None)
+        core = reader._core
+
+        def begin() -> None:
+            core.subscriptions.set_partitions([TP("t", 0)])
+            assert core.member is not None
+            asyncio.get_running_loop().create_task(core.errand(partial(core.member._give_up, [TP("t", 0)], "revoked")))
+
+        reader._on_loop(begin)
+        deadline = time.monotonic() + 60
+        while not told and time.monotonic() < deadline:
+            reader.poll(0.0)
+        # What is assigned between two polls does not change.
+        reader.pause(reader.assignment())
+        assert told == [{TP("t", 0)}]
+        assert reader.assignment() == set()
+        reader.close(0.1)
