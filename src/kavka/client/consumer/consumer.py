@@ -196,7 +196,7 @@ class Consumer:
             while True:
                 self._check_woken()
                 if core.attention:
-                    self._run(core.attend(deadline), wakes=True)
+                    self._run(core.attend(deadline, nested=self._depth > 1), wakes=True)
                 found = take()
                 if found is not None:
                     return found

@@ -233,8 +233,9 @@ class ConsumerCore:
         if now >= self.commits.next_auto:
             self.attention = True
 
-    async def attend(self, deadline: float) -> None:
-        """What a poll has to do beside taking records. Waits for errands, not for records."""
+    async def attend(self, deadline: float, *, nested: bool = False) -> None:
+        """What a poll has to do beside taking records. Waits for errands, not for records. `nested`: it is a poll in a
+        function of the program's that another poll has called."""
         self.attention = False
         self._raise_failure()
         if self.subscriptions.mode is Mode.NONE:
@@ -245,7 +246,7 @@ class ConsumerCore:
         self._solve_problems()
         self.commits.commit_if_due()
         self.positions.start()
-        await self._do_errands(deadline)
+        await self._do_errands(deadline, nested)
         self._raise_failure()
 
     def _raise_failure(self, ignore: tuple[type[BaseException], ...] = ()) -> None:
@@ -263,8 +264,7 @@ class ConsumerCore:
         states = [self.subscriptions.partitions.get(tp) for tp in error.partitions]
         return not any(state is not None and state.position < 0 and state.reset is None for state in states)
 
-    async def _do_errands(self, deadline: float) -> None:
-        inside = self._telling
+    async def _do_errands(self, deadline: float, nested: bool = False) -> None:
         while self._errand is not None or self._errands:
             if self._errand is None:
                 work, future = self._errands.popleft()
@@ -273,7 +273,7 @@ class ConsumerCore:
                 self._errand = asyncio.create_task(_do(work, future), name="kavka-errand")
             errand = self._errand
             await asyncio.wait({errand}, timeout=max(_SHORT, deadline - time.monotonic()))
-            while self._telling and not inside:
+            while self._telling and not nested:
                 # The program is in its listener, and takes its own time. What it is told of is so when the poll
                 # returns: the assignment does not change between two calls.
                 await asyncio.wait({errand}, timeout=_SHORT)

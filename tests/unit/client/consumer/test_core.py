@@ -146,7 +146,8 @@ def test_a_static_member_that_another_has_replaced_does_not_throw_that_one_out(
     asyncio.run(work())
 
 
-def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone() -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["in a poll", "between two polls"])
+def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone(between: bool) -> None:
     told: list[Collection[TP]] = []
 
     def on_revoked(partitions: Collection[TP]) -> None:
@@ -155,9 +156,15 @@ def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone() -> None
         # A poll in a listener does not wait for the listener.
         reader.poll(0.0)
 
-    with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": False}) as reader:
+    with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": between}) as reader:
         reader.subscribe(["t"], on_revoked=on_revoked, on_lost=lambda partitions: None)
         core = reader._core
+        committed = asyncio.Event()
+
+        async def commit(deadline: float) -> None:
+            await committed.wait()
+
+        core.commit_positions = commit  # type: ignore[method-assign]
 
         def begin() -> None:
             core.subscriptions.set_partitions([TP("t", 0)])
@@ -166,6 +173,12 @@ def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone() -> None
 
         reader._on_loop(begin)
         deadline = time.monotonic() + 60
+        while between and not core._telling and time.monotonic() < deadline:
+            if not core._errand:
+                reader.poll(0.0)
+            else:
+                reader._io.call_soon(committed.set)
+                time.sleep(0.001)
         while not told and time.monotonic() < deadline:
             reader.poll(0.0)
         # What is assigned between two polls does not change.
