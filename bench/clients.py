@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from bench.sides import Side
 from tests.support.java_client import probe_command, tool_command
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 
 VERSION = "4.3.0"
 RECORD_SIZE = 1000
@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, argv: list[str]) -> None:
         self.process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+            dying_with_parent(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self._lines: list[str] = []
         self.ready = threading.Event()

@@ -19,7 +19,7 @@ from bench.clients import FETCH_SIZE, RECORD_SIZE, TOOL_JVM, VERSION
 from bench.measure import Options, Row
 from bench.sides import Side
 from tests.support.java_client import tool_command
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 
 TOPIC = "perf-tools"
 LINE_SIZE = 100
@@ -143,7 +143,7 @@ def _in_pairs(pairs: int, measure: Callable[[Tool], float], say: str) -> list[tu
 
 def _finished(argv: list[str], stdin: object = subprocess.DEVNULL, timeout: float = 1800.0) -> str:
     done = subprocess.run(
-        argv, stdin=stdin, capture_output=True, text=True, timeout=timeout, check=False, preexec_fn=die_with_parent
+        dying_with_parent(argv), stdin=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )  # type: ignore[call-overload]
     if done.returncode:
         raise RuntimeError(f"{argv!r} ended with {done.returncode}: {done.stderr[-2000:]}")

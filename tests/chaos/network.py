@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 
 ZOOKEEPER = "zk"
 RESET = "reset"
@@ -34,13 +34,12 @@ class Network:
     def __init__(self, log: Path) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.network"],
+                dying_with_parent([sys.executable, "-m", "tests.chaos.network"]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 cwd=Path(__file__).resolve().parents[2],
-                preexec_fn=die_with_parent,
             )
 
     def listen(self, to: str, target: tuple[str, int], comes_from: str | None = None) -> int:

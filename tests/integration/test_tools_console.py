@@ -18,7 +18,7 @@ import pytest
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.cli.catalogue import find, table_of
 from tests.support.java_client import run_tool
-from tests.support.processes import die_with_parent, free_port
+from tests.support.processes import dying_with_parent, free_port
 from tests.support.targets import Target, start_target
 from tests.support.tools import ApacheTools, our_command, our_process
 
@@ -202,7 +202,7 @@ def test_verifiable_tools_tell_the_same_events(either: Target, topic: str) -> No
 
 def start(tool: str, *args: str, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        our_command(tool, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent, **more
+        dying_with_parent(our_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
     )
 
 

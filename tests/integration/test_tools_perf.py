@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kavka import Consumer, TopicPartition
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 from tests.support.targets import Target
 from tests.support.tools import ApacheTools, our_command, our_process
 
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_both_quietly(target: Target, topic: str) -> None:
     )  # fmt: skip
     for tool, *args in (producing, consuming):
         running = subprocess.Popen(
-            our_command(tool, *args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent
+            dying_with_parent(our_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert running.stdout is not None
         assert running.stdout.readline()
@@ -186,9 +186,7 @@ def test_a_reader_that_has_seen_enough_ends_them_quietly(target: Target, topic: 
         our_command("consumer-perf-test", *server, "--messages", "100000000", "--show-detailed-stats",
                     "--reporting-interval", "1", "--timeout", "5000"),
     ):  # fmt: skip
-        running = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent
-        )
+        running = subprocess.Popen(dying_with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert running.stdout is not None and running.stderr is not None
         assert running.stdout.readline()
         running.stdout.close()
@@ -204,10 +202,11 @@ def test_a_person_at_a_terminal_sees_a_live_line(target: Target, topic: str) -> 
         ours, theirs = pty.openpty()
         with open(ours, "rb", buffering=0) as terminal:
             running = subprocess.Popen(
-                our_command(tool, "--bootstrap-server", target.bootstrap_servers, "--topic", topic, *args),
+                dying_with_parent(
+                    our_command(tool, "--bootstrap-server", target.bootstrap_servers, "--topic", topic, *args)
+                ),
                 stdout=subprocess.PIPE,
                 stderr=theirs,
-                preexec_fn=die_with_parent,
             )
             os.close(theirs)
             out, _ = running.communicate(timeout=90)
@@ -226,14 +225,13 @@ def test_replicas_are_verified_until_it_is_ended(either: Target, topic: str) -> 
     )  # fmt: skip
     assert filled.code == 0, filled.err
     running = subprocess.Popen(
-        our_command(
+        dying_with_parent(our_command(
             "replica-verification", "--broker-list", either.bootstrap_servers, "--topics-include", topic, "--time",
             "-2", "--report-interval-ms", "100", "--max-wait-ms", "50",
-        ),
+        )),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=die_with_parent,
     )  # fmt: skip
     assert running.stdout is not None
     assert running.stdout.readline().endswith(": verification process is started\n")

@@ -12,7 +12,7 @@ import pytest
 from kavka import Admin, NewTopic, Producer
 from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.java_client import tool_command
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 from tests.support.tools import our_command
 from tests.support.zookeeper import ZooKeeper
 
@@ -45,7 +45,7 @@ def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
     )  # fmt: skip
     for command in (our_command("replica-verification", *args), tool_command("3.9.1", "replica-verification", *args)):
         running = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+            dying_with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert running.stdout is not None
         assert running.stdout.readline().endswith(": verification process is started\n")

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support import jars
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 
 PROBE = Path(__file__).parent / "java" / "KavkaProbe.java"
 _QUICK_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -145,12 +145,11 @@ class JavaClient:
         self.version = version
         self.bootstrap = bootstrap
         self._process = subprocess.Popen(
-            probe_command(version, source=source, jvm=jvm),
+            dying_with_parent(probe_command(version, source=source, jvm=jvm)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            preexec_fn=die_with_parent,
         )
         atexit.register(self.close)
 

@@ -38,6 +38,12 @@ _DIES_WITH_PARENT = (
 frees what other threads held, and a client of librdkafka waits for ever for a lock that one of its threads had, who is
 not in the child."""
 
+
+def dying_with_parent(argv: Sequence[str]) -> list[str]:
+    """The command, so that the kernel ends it when the test process is gone."""
+    return [*_DIES_WITH_PARENT, *argv]
+
+
 _FIRST_PORT = 15_000
 _chance = random.SystemRandom()
 
@@ -98,7 +104,7 @@ class ManagedProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*_DIES_WITH_PARENT, *self.argv] if before_exec is None else self.argv,
+                dying_with_parent(self.argv) if before_exec is None else self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

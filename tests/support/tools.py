@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kavka.cli import main as cli
 from tests.support.java_client import TOOLS, probe_command, quiet_logging
-from tests.support.processes import die_with_parent
+from tests.support.processes import dying_with_parent
 
 RUNNER = Path(__file__).parent / "java" / "KavkaTools.java"
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -50,13 +50,14 @@ class ApacheTools:
     def __init__(self, version: str) -> None:
         self.version = version
         self._process = subprocess.Popen(
-            probe_command(version, source=RUNNER, jvm=(*SMALL_JVM, quiet_logging(version)), kind="server"),
+            dying_with_parent(
+                probe_command(version, source=RUNNER, jvm=(*SMALL_JVM, quiet_logging(version)), kind="server")
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             bufsize=1,
-            preexec_fn=die_with_parent,
         )
         atexit.register(self.close)
 
