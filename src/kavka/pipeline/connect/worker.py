@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WATCH = 0.5
-_STACK = "4m"
 _SPARK = {
     "spark.sql.shuffle.partitions": "4",
     "spark.scheduler.mode": "FAIR",
