@@ -25,8 +25,8 @@ GONE = "GONE"
 MOST_OF_AN_ERROR = 4000
 
 
-# In the offsets of a source of ours, where its first batch began (`kavka.pipeline.spark.offsets`).
-_INITIAL = "$initial"
+# In the offsets of a source of ours, where its first batch began. No topic can have such a name.
+INITIAL = "$initial"
 
 
 class JobError(Exception):
@@ -143,11 +143,11 @@ def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
     """By topic and partition, how many offsets there are from the one to the other, as Spark tells them: text, or
     nothing. Of topics that both have; the first batch says itself where it begins."""
     until = _offsets(end)
-    begin = _offsets(start) or until.get(_INITIAL, {})
+    begin = _offsets(start) or until.get(INITIAL, {})
     return {
         (topic, int(name)): max(0, at - begin[topic].get(name, 0))
         for topic, partitions in until.items()
-        if topic != _INITIAL and topic in begin
+        if topic != INITIAL and topic in begin
         for name, at in partitions.items()
     }
 

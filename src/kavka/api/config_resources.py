@@ -59,10 +59,15 @@ def check_group_name(name: str) -> None:
 
 
 async def replace(
-    ctx: RequestContext, resource_type: int, name: str, values: Mapping[str, str], *, validate_only: bool
+    ctx: RequestContext,
+    resource_type: int,
+    name: str,
+    before: Mapping[str, str],
+    values: Mapping[str, str],
+    *,
+    validate_only: bool,
 ) -> None:
-    """From now on the resource sets just `values` itself, here and after a restart."""
-    before = await current(ctx, resource_type, name)
+    """From now on the resource sets just `values` itself, here and after a restart. `before`: what `current` gave."""
     try:
         if resource_type == TOPIC:
             _check(ctx.broker.configs.broker.check_topic, values)

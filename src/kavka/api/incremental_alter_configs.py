@@ -55,7 +55,8 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
         broker_loggers.alter(changes, validate_only=validate_only)
         return
     async with ctx.broker.configs.changing:
-        values = await config_resources.current(ctx, type_, name)
+        before = await config_resources.current(ctx, type_, name)
+        values = dict(before)
         for config in resource.configs:
             if config.config_operation == DELETE:
                 values.pop(config.name, None)
@@ -63,7 +64,7 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
                 values[config.name] = config.value or ""
             else:
                 values[config.name] = _changed_list(type_, config, values.get(config.name))
-        await config_resources.replace(ctx, type_, name, values, validate_only=validate_only)
+        await config_resources.replace(ctx, type_, name, before, values, validate_only=validate_only)
 
 
 def _changed_list(resource_type: int, config: AlterableConfig, before: str | None) -> str:

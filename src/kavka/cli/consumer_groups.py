@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kavka.cli.connecting import JSON, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.resetting import BY_DURATION, TO_DATETIME
 from kavka.cli.tool import ToolError, fail, reason, run
 from kavka.client.admin.resets import WAYS
 
@@ -59,12 +60,8 @@ COMMAND = Command(
         Option("to-current", "To the offsets that are committed now."),
         Option("to-offset", "To this offset.", "offset", int),
         Option("shift-by", "By so many records, forward or back.", "number-of-offsets", int),
-        Option(
-            "to-datetime",
-            "To the first records of this time or later: YYYY-MM-DDThh:mm:ss.sss, in UTC unless a zone follows.",
-            "datetime",
-        ),
-        Option("by-duration", "To the first records of the time this long ago: PnDTnHnMnS.", "duration"),
+        TO_DATETIME,
+        BY_DURATION,
         Option("from-file", "To what a CSV file says, as --export makes it.", "path to CSV file", completes="file"),
         Option("dry-run", "Only show what would be set."),
         Option("execute", "Set it."),

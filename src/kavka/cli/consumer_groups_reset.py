@@ -10,15 +10,13 @@ from kavka.cli.consumer_groups import chosen_groups
 from kavka.cli.options import Arguments, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.partitions import named_partitions
+from kavka.cli.resetting import Plan, read_plan
 from kavka.cli.tool import ToolError, fail, note, reason
-from kavka.client.admin.resets import INACTIVE, WAYS, BadReset, NoSuchPartitions, Offsets, read_offsets_csv
+from kavka.client.admin.resets import INACTIVE, WAYS, NoSuchPartitions, Offsets
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
-
-Plan = dict[str, Offsets]
-
 
 def reset(admin: Admin, args: Arguments) -> int:
     way = _way(args)
@@ -29,7 +27,7 @@ def reset(admin: Admin, args: Arguments) -> int:
     groups = chosen_groups(admin, args)
     code = 0
     plan: Plan = {}
-    from_file = _read_plan(args["from-file"], groups) if way == "from-file" else {}
+    from_file = read_plan(args["from-file"], groups) if way == "from-file" else {}
     for group in groups:
         state = admin.group_state(group)
         if state not in INACTIVE:
@@ -80,14 +78,6 @@ def _planned(admin: Admin, group: str, way: str, scope: list[TopicPartition] | N
     for moved in plan.moved:
         note("consumer-groups", str(moved))
     return plan.offsets
-
-
-def _read_plan(path: str, groups: list[str]) -> Plan:
-    with open(path, encoding="utf-8", newline="") as file:
-        try:
-            return read_offsets_csv(file, groups, path)
-        except BadReset as error:
-            raise ToolError(str(error)) from None
 
 
 def _show(plan: Plan, args: Arguments, groups: int) -> None:

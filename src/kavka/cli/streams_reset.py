@@ -13,8 +13,9 @@ from kavka import jobs
 from kavka.cli.connecting import TIMEOUT, admin_for
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.partitions import described_topics
+from kavka.cli.resetting import BY_DURATION, TO_DATETIME, read_plan
 from kavka.cli.tool import ToolError, fail, note, reason, run
-from kavka.client.admin.resets import INACTIVE, BadReset, Offsets, read_offsets_csv
+from kavka.client.admin.resets import INACTIVE, BadReset, Offsets
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,12 +47,8 @@ COMMAND = Command(
         Option("to-offset", "Input topics to this offset.", "offset", int),
         Option("shift-by", "By so many records, forward or back; from the end where nothing is committed.",
                "number-of-offsets", int),
-        Option(
-            "to-datetime",
-            "To the first records of this time or later: YYYY-MM-DDThh:mm:ss.sss, in UTC unless a zone follows.",
-            "datetime",
-        ),
-        Option("by-duration", "To the first records of the time this long ago: PnDTnHnMnS.", "duration"),
+        TO_DATETIME,
+        BY_DURATION,
         Option("from-file", "To what a CSV file says: topic,partition,offset.", "path to CSV file", completes="file"),
         Option("dry-run", "Only show what would be done."),
         Option("force", "Throw members out of the application's group that are left over there."),
@@ -192,11 +189,7 @@ def _told(moved: MovedOffset) -> str:
 
 
 def _from_file(path: str, application: str, partitions: list[TopicPartition]) -> Offsets:
-    with open(path, encoding="utf-8", newline="") as file:
-        try:
-            found = read_offsets_csv(file, [application], path).get(application, {})
-        except UnicodeDecodeError:
-            raise ToolError(f"{path}: this is not text in UTF-8") from None
+    found = read_plan(path, [application]).get(application, {})
     missing, more = sorted(set(partitions) - set(found)), sorted(set(found) - set(partitions))
     if missing:
         raise ToolError(f"{path} says nothing of {', '.join(map(str, missing))}")

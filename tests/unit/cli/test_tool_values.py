@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kavka.cli import configs, consumer_groups_reset, topics
+from kavka.cli import configs, resetting, topics
 from kavka.cli.consumer_groups_describe import assignment_text
 from kavka.cli.log_dirs import size_text
 from kavka.cli.names import TopicFilter, uuid_of
@@ -64,13 +64,13 @@ def test_what_is_wrong_with_a_csv_file_is_said_with_its_line(tmp_path, text, gro
     path = tmp_path / "offsets.csv"
     path.write_text(text)
     with pytest.raises(ToolError, match=words):
-        consumer_groups_reset._read_plan(str(path), groups)
+        resetting.read_plan(str(path), groups)
 
 
 def test_offsets_of_several_groups_in_one_file(tmp_path):
     path = tmp_path / "offsets.csv"
     path.write_text('g,t,0,5\nh,"t,u",1,6\n\n')
-    assert consumer_groups_reset._read_plan(str(path), ["g", "h"]) == {
+    assert resetting.read_plan(str(path), ["g", "h"]) == {
         "g": {TopicPartition("t", 0): 5},
         "h": {TopicPartition("t,u", 1): 6},
     }

@@ -392,12 +392,18 @@ def test_a_new_leader_makes_nothing_of_what_only_it_may_have() -> None:
     assert said.done()
 
 
-def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() -> None:
+def with_what_is_not_committed() -> Bench:
+    """A new leader that has found one word, which the others do not have yet."""
     log = written(("a", "1"))
     log.high_watermark = 0
     bench = Bench(log)
     bench.partition.hold = True
     bench.work()
+    return bench
+
+
+def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() -> None:
+    bench = with_what_is_not_committed()
     found = bench.runtime.read(3, lambda shard: shard.words["a"])
     bench.loop.advance(5_000)
     assert code_of(found) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -417,11 +423,7 @@ def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() 
 def test_the_last_in_sync_shows_what_it_has() -> None:
     """Nobody else can lead before it has copied that; but with fewer in sync than it takes nothing more is
     committed."""
-    log = written(("a", "1"))
-    log.high_watermark = 0
-    bench = Bench(log)
-    bench.partition.hold = True
-    bench.work()
+    bench = with_what_is_not_committed()
     found = bench.runtime.read(3, lambda shard: shard.words["a"])
     said = bench.say("b")
     bench.loop.turn()

@@ -14,12 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kavka.common.types import TopicPartition
+from kavka.jobs import INITIAL
 from kavka.pipeline.spark.errors import PipelineError
 
 Offsets = Mapping[TopicPartition, int]
-
-# No topic can have such a name.
-INITIAL = "$initial"
 
 # The note with which a job commits what it has done to a group, so that it is told from what a tool has set there.
 DONE_BY_JOB = "kavka"

@@ -37,11 +37,11 @@ from pyspark.sql.types import (
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
+from kavka.jobs import INITIAL
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
 from kavka.pipeline.spark.offsets import (
     DONE_BY_JOB,
-    INITIAL,
     Offsets,
     Range,
     count,

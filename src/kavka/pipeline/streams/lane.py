@@ -22,7 +22,7 @@ from kavka.pipeline.streams import nodes
 from kavka.pipeline.streams.combining import Counts
 from kavka.pipeline.streams.engine import Sink, Source, Task
 from kavka.pipeline.streams.serdes import Serde, Serdes
-from kavka.pipeline.streams.texts import is_value, plain, understood
+from kavka.pipeline.streams.texts import TextFunction, is_value, plain, understood
 
 _TEXT = Serdes.String()
 
@@ -139,12 +139,16 @@ def lane_of(task: Task, topic: str, sinks: Mapping[str, str]) -> tuple[Lane, str
     return None
 
 
+def _known(function: Callable[..., Any]) -> TextFunction | None:
+    return understood(function.function if isinstance(function, nodes._WithoutKey) else function)
+
+
 def _calls(function: Callable[..., Any]) -> Callable[[Values, Values], Values]:
     """What a function of a key and a value gives for all keys and values."""
     if is_value(function):
         return lambda keys, values: values
     alone = function.function if isinstance(function, nodes._WithoutKey) else None
-    known = understood(alone or function)
+    known = _known(function)
 
     def call(keys: Values, values: Values) -> Values:
         if known is not None and not known.splits and isinstance(values, pa.Array):
@@ -208,8 +212,7 @@ def _map_values(node: nodes.MapValues) -> Callable[[Columns], Columns]:
 
 
 def _flat_map_values(node: nodes.FlatMapValues) -> Callable[[Columns], Columns]:
-    mapper = node._mapper
-    call, known = _calls(mapper), understood(mapper.function if isinstance(mapper, nodes._WithoutKey) else mapper)
+    call, known = _calls(node._mapper), _known(node._mapper)
 
     def step(columns: Columns) -> Columns:
         keys, values, times = columns

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kavka.common.types import TopicPartition
-from kavka.jobs import offsets_between
-from kavka.pipeline.spark.offsets import INITIAL, from_checkpoint
+from kavka.jobs import INITIAL, offsets_between
+from kavka.pipeline.spark.offsets import from_checkpoint
 from kavka.pipeline.streams.progress import done, last_batch, source_lines
 
 # What Spark calls the parts of a micro-batch.

@@ -156,16 +156,30 @@ class GlobalSource(Node):
             self._store.put(key, None if value is None else ValueAndTimestamp(value, timestamp))
 
 
-class DerivedStep(Step):
-    """A table that follows from one other, key by key."""
+class FollowingStep(Step):
+    """A table that follows from one other, key by key. Without a store of its own, values are had from that one's."""
 
-    def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
+    def __init__(self, parent: Step, store: str | None) -> None:
         super().__init__(store)
-        self.parent, self.function = parent, function
+        self.parent = parent
 
     def enable_old(self, force: bool = True) -> bool:
         self.send_old = self.store is not None or self.parent.enable_old(force) or self.send_old
         return self.send_old
+
+    def getter_stores(self) -> tuple[str, ...]:
+        return (self.store,) if self.store else self.parent.getter_stores()
+
+    def is_versioned(self) -> bool:
+        return self.history if self.store else self.parent.is_versioned()
+
+
+class DerivedStep(FollowingStep):
+    """Its values are what a function makes of the other's."""
+
+    def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
+        super().__init__(parent, store)
+        self.function = function
 
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
@@ -178,12 +192,6 @@ class DerivedStep(Step):
             return None if found is None or value is None else ValueAndTimestamp(value, found[1])
 
         return get
-
-    def getter_stores(self) -> tuple[str, ...]:
-        return (self.store,) if self.store else self.parent.getter_stores()
-
-    def is_versioned(self) -> bool:
-        return self.history if self.store else self.parent.is_versioned()
 
     def node(self) -> Node:
         return Derived(self.function, self.store, self.send_old, skip_nothing=False)

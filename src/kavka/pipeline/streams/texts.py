@@ -49,9 +49,9 @@ class TextFunction(NamedTuple):
 def plain(column: pa.Array) -> pa.Array | None:
     """A column of bytes as text; None if one is missing or is not plain: ASCII without the four separators (28 to 31)
     that are white space to Python and to nobody else."""
-    if column.null_count or len(column) == 0 or not (_is(column, "binary") or _is(column, "large_binary")):
+    wide = pa.types.is_large_binary(column.type)
+    if column.null_count or len(column) == 0 or not (wide or pa.types.is_binary(column.type)):
         return None
-    wide = _is(column, "large_binary")
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64 if wide else np.int32)
     first, last = ends[column.offset], ends[column.offset + len(column)]
@@ -61,10 +61,6 @@ def plain(column: pa.Array) -> pa.Array | None:
         if found.max() > 127 or (found - np.uint8(28) < 4).any():
             return None
     return column.view(pa.large_string() if wide else pa.string())
-
-
-def _is(column: pa.Array, kind: str) -> bool:
-    return bool(getattr(pa.types, f"is_{kind}")(column.type))
 
 
 def understood(function: Any) -> TextFunction | None:

@@ -15,7 +15,7 @@ from kavka.pipeline.streams.engine import Headers, Node, ProcessorContext, Recor
 from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.stores import ValueAndTimestamp
-from kavka.pipeline.streams.tables import Getter, Step, TableNode
+from kavka.pipeline.streams.tables import FollowingStep, Getter, Step, TableNode
 
 _UNKNOWN_TIME = -1
 
@@ -69,19 +69,15 @@ class _Transformer:
             close()
 
 
-class TransformStep(Step):
+class TransformStep(FollowingStep):
     """A table whose values a transformer makes of another's; also of what is not there."""
 
     users = True
 
     def __init__(self, parent: Step, supplier: Callable[[], Any], name: str, store: str | None) -> None:
-        super().__init__(store)
-        self.parent, self.supplier, self.name = parent, supplier, name
+        super().__init__(parent, store)
+        self.supplier, self.name = supplier, name
         self.stores: tuple[str, ...] = ()
-
-    def enable_old(self, force: bool = True) -> bool:
-        self.send_old = self.store is not None or self.parent.enable_old(force) or self.send_old
-        return self.send_old
 
     def getter(self, task: Task) -> Getter:
         if self.store is not None:
@@ -97,12 +93,6 @@ class TransformStep(Step):
             return None if value is None else ValueAndTimestamp(value, timestamp)
 
         return get
-
-    def getter_stores(self) -> tuple[str, ...]:
-        return (self.store,) if self.store else self.parent.getter_stores()
-
-    def is_versioned(self) -> bool:
-        return self.history if self.store else self.parent.is_versioned()
 
     def node(self) -> Node:
         return Transformed(self)

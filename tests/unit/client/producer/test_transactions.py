@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from kavka.client.errors import IllegalState, KafkaTimeout
-from kavka.client.producer.transactions import State
+from kavka.client.producer.transactions import State, Transactions
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -68,6 +70,17 @@ class Coordinator:
                 await asyncio.sleep(0.001)
 
 
+@asynccontextmanager
+async def begun() -> AsyncIterator[tuple[Bench, Coordinator, Transactions]]:
+    """A producer in a transaction."""
+    async with Bench(transactional_id="t") as bench:
+        coordinator = Coordinator(bench)
+        transactions = bench.core.need_transactions()
+        await transactions.init(60)
+        transactions.begin()
+        yield bench, coordinator, transactions
+
+
 def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() -> None:
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
@@ -104,11 +117,7 @@ def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() ->
 
 def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() -> None:
     async def work() -> None:
-        async with Bench(transactional_id="t") as bench:
-            coordinator = Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            await transactions.init(60)
-            transactions.begin()
+        async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("AddPartitionsToTxn")
             bench.send(b"a")
             await coordinator.until("AddPartitionsToTxn")
@@ -125,11 +134,7 @@ def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() ->
 
 def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
     async def work() -> None:
-        async with Bench(transactional_id="t") as bench:
-            coordinator = Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            await transactions.init(60)
-            transactions.begin()
+        async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("TxnOffsetCommit")
             with pytest.raises(KafkaTimeout, match="send_offsets_to_transaction took longer"):
                 await transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 0.05)
@@ -145,11 +150,7 @@ def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
 
 def test_offsets_that_failed_after_the_program_had_given_up_waiting_fail_the_commit() -> None:
     async def work() -> None:
-        async with Bench(transactional_id="t") as bench:
-            coordinator = Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            await transactions.init(60)
-            transactions.begin()
+        async with begun() as (bench, coordinator, transactions):
             slow = asyncio.Event()
 
             async def refuse(node_id: int | None, request: Any, **options: Any) -> Any:
@@ -175,11 +176,7 @@ def test_offsets_that_failed_after_the_program_had_given_up_waiting_fail_the_com
 
 def test_a_producer_that_is_fenced_while_it_commits_stays_of_no_use() -> None:
     async def work() -> None:
-        async with Bench(transactional_id="t") as bench:
-            Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            await transactions.init(60)
-            transactions.begin()
+        async with begun() as (bench, _, transactions):
             bench.send(b"a")
             commit = asyncio.create_task(transactions.end(True, 60))
             await bench.answer("PRODUCER_FENCED")
@@ -193,11 +190,7 @@ def test_a_producer_that_is_fenced_while_it_commits_stays_of_no_use() -> None:
 
 def test_to_close_a_producer_waits_for_the_commit_that_is_under_way() -> None:
     async def work() -> None:
-        async with Bench(transactional_id="t") as bench:
-            coordinator = Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            await transactions.init(60)
-            transactions.begin()
+        async with begun() as (bench, coordinator, transactions):
             bench.send(b"a")
             await bench.answer_all()
             slow = coordinator.hold("EndTxn")

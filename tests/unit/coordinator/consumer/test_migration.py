@@ -494,13 +494,19 @@ def test_where_downgrades_are_not_allowed_classic_members_stay_in_a_group_of_the
     assert len(client.owned) == 4
 
 
-def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_makes_the_group_classic() -> None:
+def one_static_and_one_classic() -> tuple[ConsumerHarness, ClassicClient, Any]:
+    """A settled group of the new protocol, whose only member of that has the instance id "i"."""
     harness = ConsumerHarness({"t": 4})
     static = harness.member("t", instance_id="i")
     client = ClassicClient(harness)
     client.joined(client.join())
     client.sync()
     settle(harness, [client], [static])
+    return harness, client, static
+
+
+def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_makes_the_group_classic() -> None:
+    harness, client, _ = one_static_and_one_classic()
     back = ClassicClient(harness, instance_id="i")
     waiting = back.join()
     assert harness.group.type == "classic"
@@ -512,12 +518,7 @@ def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_ma
 
 
 def test_a_classic_static_member_that_cannot_agree_with_the_others_leaves_no_classic_group_behind() -> None:
-    harness = ConsumerHarness({"t": 4})
-    static = harness.member("t", instance_id="i")
-    client = ClassicClient(harness)
-    client.joined(client.join())
-    client.sync()
-    settle(harness, [client], [static])
+    harness, client, static = one_static_and_one_classic()
     refused = harness.join(instance_id="i", protocols=(("another", subscription()),))
     assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     for _ in range(20):
