@@ -123,15 +123,15 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def markdown(rows: Sequence[Row], options: Options, apache: str = "4.3") -> str:
+def markdown(rows: Sequence[Row], options: Options, peer: str = "Apache Kafka 4.3") -> str:
     about = machine()
     lines = [
         f"Machine: {about['processor']}, {about['memory']}, {about['system']}; Python {about['python']},",
         f"{about['java']}. {options.records:,} records of 1000 bytes per run, {options.pairs} alternating pairs",
         "after a first run that is not counted; values are medians, the ratio is the median of the pairs' ratios",
-        "(Kavka / Apache Kafka).",
+        f"(Kavka / {peer}).",
         "",
-        f"| what | Kavka | Apache Kafka {apache} | ratio | bar | |",
+        f"| what | Kavka | {peer} | ratio | bar | |",
         "|---|---|---|---|---|---|",
     ]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]

@@ -24,14 +24,20 @@ from bench import (
     consume,
     groups,
     idle_connections,
+    latency,
+    many_partitions,
+    many_topics,
     mirror,
     perf_tools,
     produce,
     python_clients,
     python_consumers,
     python_producers,
+    saturation,
+    small_requests,
     spark,
     start,
+    test_broker,
     tool_start,
     transactions,
 )
@@ -51,6 +57,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "both": both.run,
     "catch-up": catch_up.run,
     "idle-connections": idle_connections.run,
+    "latency": latency.run,
+    "saturation": saturation.run,
+    "small-requests": small_requests.run,
+    "many-partitions": many_partitions.run,
+    "many-topics": many_topics.run,
     "start": start.run,
     "groups": groups.run,
     "commits": commits.run,
@@ -62,6 +73,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 # Clients beside one another, with one broker; not brokers.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
+    "test-broker": test_broker.run,
     "python-producers": python_producers.run,
     "python-consumers": python_consumers.run,
     "spark-source": spark.run_source,
@@ -84,7 +96,7 @@ CLUSTERS: dict[str, ClusterBenchmark] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Kavka beside Apache Kafka on this machine, in alternating pairs."
+        prog="python -m bench", description="Kavka beside Apache Kafka or an earlier Kavka, in alternating pairs."
     )
     names = [*BENCHMARKS, *CLIENTS, *CLUSTERS]
     parser.add_argument("--only", action="append", choices=names, help="one of them; may be given again")
@@ -96,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=1000, help="for the start (default: 1,000)")
     parser.add_argument("--cluster-partitions", type=int, default=2000, help="for the controller (default: 2,000)")
     parser.add_argument("--folder", type=Path, help="where the brokers keep their data (default: a temporary folder)")
+    parser.add_argument("--peer", metavar="REVISION", help="compare with Kavka at this git revision instead of Apache")
     parser.add_argument("--docs", type=Path, help="write the table to this file too")
     return parser
 
@@ -110,6 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         partitions=arguments.partitions,
         cluster_partitions=arguments.cluster_partitions,
     )
+    Side.peer = arguments.peer
     names = arguments.only or [*BENCHMARKS, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
     rows: list[Row] = []
@@ -137,9 +151,10 @@ def _tables(rows: list[Row], options: Options) -> str:
     clients = [row for row in rows if isinstance(row, python_clients.ClientRow)]
     clusters = [row for row in rows if isinstance(row, ClusterRow)]
     brokers = [row for row in rows if not isinstance(row, python_clients.ClientRow | ClusterRow)]
-    tables = [markdown(brokers, options)] if brokers else []
+    peer = "Apache Kafka 4.3" if Side.peer is None else f"Kavka at {Side.peer}"
+    tables = [markdown(brokers, options, peer)] if brokers else []
     if clusters:
-        tables.append(markdown(clusters, options, "3.9.1, 3 brokers"))
+        tables.append(markdown(clusters, options, "Apache Kafka 3.9.1, 3 brokers"))
     if clients:
         tables.append(python_clients.markdown(clients, options.pairs))
     return "\n".join(tables)

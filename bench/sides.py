@@ -1,8 +1,11 @@
-"""The two brokers that are compared, each as a user gets it: default settings, Kafka's default heap for Kafka."""
+"""The two brokers that are compared, each as a user gets it: default settings, Kafka's default heap for Kafka.
+
+The peer is Apache Kafka, or with `--peer REVISION` an earlier Kavka, whose source is taken from git."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,8 +21,27 @@ APACHE = "apache"
 SETTINGS = {"log.segment.delete.delay.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
 
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class EarlierKavka(KavkaProcess):
+    """A broker of another revision of this repository, run by the same Python."""
+
+    def __init__(self, folder: Path, revision: str) -> None:
+        super().__init__(folder, overrides=SETTINGS, start=False)
+        self.version = revision
+        self._source = folder / "source"
+        self._source.mkdir(exist_ok=True)
+        archive = subprocess.run(["git", "-C", ROOT, "archive", revision, "src"], capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", self._source], input=archive.stdout, check=True)
+        self.environment = {"PYTHONPATH": str(self._source / "src")}
+
+
 class Side:
     """One broker and the topics that the benchmark makes on it."""
+
+    peer: str | None = None
+    """The revision that stands in for Apache Kafka, for all sides of a run."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -27,13 +49,17 @@ class Side:
         self.broker: KavkaProcess | ApacheKafka
         if name == KAVKA:
             self.broker = KavkaProcess(folder, overrides=SETTINGS, start=False)
+        elif self.peer is not None:
+            self.broker = EarlierKavka(folder, self.peer)
         else:
             self.broker = ApacheKafka(folder, overrides=SETTINGS, jvm=KAFKA_DEFAULTS, start=False)
             self.broker.format()
 
     @property
     def title(self) -> str:
-        return "Kavka" if self.name == KAVKA else f"Apache Kafka {self.broker.version}"
+        if self.name == KAVKA:
+            return "Kavka"
+        return f"{'Apache Kafka' if self.peer is None else 'Kavka at'} {self.broker.version}"
 
     @property
     def bootstrap(self) -> str:

@@ -18,6 +18,7 @@ class KavkaProcess(BrokerProcess):
     """Has the same face as `apache.ApacheKafka`, so that a test can be run on either."""
 
     version = "kavka"
+    environment: Mapping[str, str] | None = None
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class KavkaProcess(BrokerProcess):
             [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)],
             log=self.folder / "kavka.out",
             cwd=self.folder,
+            env=self.environment,
             before_exec=self._before_exec,
         )
 

@@ -1,0 +1,64 @@
+"""Topics of a thousand partitions: how long they take to create, and what the first append to each partition costs."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Producer
+
+from bench.measure import Options, Row, in_pairs, paired
+from bench.sides import Side
+from tests.support import wire
+from tests.support.wire import Wire
+
+PARTITIONS = 1000
+TOPICS = 3
+RECORDS = 100_000
+
+
+def run(sides: dict[str, Side], options: Options) -> list[Row]:
+    first: dict[tuple[str, int], float] = {}
+    second: dict[tuple[str, int], float] = {}
+
+    def once(side: Side, index: int) -> float:
+        topics = [f"wide-{index}-{number}" for number in range(TOPICS)]
+        started = time.perf_counter()
+        for topic in topics:
+            side.new_topic(topic, PARTITIONS)
+        _wait_until_led(side, topics[-1])
+        seconds = time.perf_counter() - started
+        first[side.name, index] = _append_cpu(side, topics[0])
+        second[side.name, index] = _append_cpu(side, topics[0])
+        for topic in topics:
+            side.drop_topic(topic)
+        return seconds
+
+    created = in_pairs(sides, options.pairs, once, say=f"{TOPICS} topics of {PARTITIONS} partitions created, s")
+    what = f"{RECORDS:,} records to a topic of {PARTITIONS:,} partitions, broker CPU time"
+    return [
+        Row(f"{TOPICS} topics of {PARTITIONS:,} partitions created in turn", "s", created, "≤ 1.0 ×", at_most=1.0),
+        Row(f"first {what}", "s", paired(first, options.pairs), "≤ 0.2 ×", at_most=0.2),
+        Row(f"second {what}", "s", paired(second, options.pairs)),
+    ]
+
+
+def _wait_until_led(side: Side, topic: str) -> None:
+    deadline = time.monotonic() + 120
+    with Wire(side.broker.address, 30.0) as connection:
+        while wire.end_offset(connection, topic, PARTITIONS - 1)[0] != 0:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{side.title}: {topic} has no leaders")
+            time.sleep(0.01)
+
+
+def _append_cpu(side: Side, topic: str) -> float:
+    producer = Producer({"bootstrap.servers": side.bootstrap, "acks": 1, "linger.ms": 5, "log_level": 3})
+    producer.list_topics(topic, timeout=60)
+    before = side.cpu_seconds()
+    for number in range(RECORDS):
+        producer.produce(topic, b"x" * 100, partition=number % PARTITIONS)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if producer.flush(300):
+        raise RuntimeError(f"{side.title}: records were not acknowledged")
+    return side.cpu_seconds() - before
