@@ -17,7 +17,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast check compile bench demo chaos gen docs clean
+.PHONY: help setup run test test-fast check compile bench demo chaos fuzz gen docs clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3"),'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench      compare with Apache Kafka'
 	@echo 'make demo       a broker, the word count on Spark and a feeder of text; the counts move'
 	@echo 'make chaos      faults against a cluster under load (ARGS="--faults kill,pause --rounds 20")'
+	@echo 'make fuzz       mutated inputs for every decoder, ten minutes (ARGS="batches --coverage --seconds 3600")'
 	@echo 'make gen        write the protocol code again from schemas/'
 	@echo 'make docs       write the references of settings and tools again'
 	@echo 'make clean      remove what was built; data of a broker stays'
@@ -84,6 +85,10 @@ demo: $(DEV)
 
 chaos: $(DEV)
 	@$(PY) -m tests.chaos $(ARGS)
+
+fuzz: $(DEV)
+	@$(PY) -m pip install --quiet atheris || echo 'atheris is not available: fuzzing without coverage'
+	@$(PY) -m tests.fuzz --seconds 600 $(ARGS)
 
 gen: $(DEV)
 	$(PY) tools/generate_protocol.py

@@ -494,7 +494,7 @@ def _dump(members: Mapping[str, Any]) -> bytes:
 def _load(data: bytes | None, path: str) -> dict[str, Any]:
     try:
         members = json.loads(data or b"")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedNode(f"{path} holds no JSON") from error
     if not isinstance(members, dict):
         raise MalformedNode(f"{path} holds no JSON object")
