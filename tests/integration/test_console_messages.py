@@ -15,6 +15,7 @@ import pytest
 
 from kavka import Admin, NewTopic, Producer
 from kavka.common.types import TopicPartition
+from tests.support import avro
 from tests.support.console import ConsoleProcess, of_default
 from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import wait_until
@@ -146,6 +147,54 @@ def test_messages_of_any_size_do_not_fill_the_memory(console: ConsoleProcess, br
     assert sorted(texts) == list(range(200))
     grown = console.process.rss_bytes() - before
     assert grown < 90 << 20, f"{grown >> 20} MB more"
+
+
+def test_a_broken_batch_does_not_hide_the_others(console: ConsoleProcess, broker: KavkaProcess) -> None:
+    """Its bytes are changed on disk, so that its checksum is wrong."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("broken", 1, 1)])
+    with Producer(bootstrap_servers=broker.bootstrap_servers, compression_type="gzip") as producer:
+        for number in range(5):
+            producer.send("broken", b"%d" % number).get(PATIENCE_S)
+    (segment,) = broker.log_dirs[0].glob("broken-0/*.log")
+    with segment.open("r+b") as file:
+        for _ in range(2):
+            file.seek(8, 1)
+            file.seek(int.from_bytes(file.read(4), "big"), 1)
+        file.seek(70, 1)
+        file.write(b"?")
+    notice = "offsets 2 to 2 of partition 0 are not read: "
+    for start in ("oldest", "newest"):
+        page = found(console, topic="broken", start=start)
+        assert sorted(message["value"]["text"] for message in page["messages"]) == ["0", "1", "3", "4"]
+        assert page["done"] and [text[: len(notice)] for text in page["notices"]] == [notice]
+    saved = console.get("/c/default/messages/download?topic=broken&start=oldest").json()
+    assert [message["offset"] for message in saved if "offset" in message] == [0, 1, 3, 4]
+    assert [message["notice"][: len(notice)] for message in saved if "notice" in message] == [notice]
+    assert console.get(of_default("/messages/one?topic=broken&partition=0&offset=3")).status == 200
+
+
+def test_messages_made_to_do_harm_cost_little(console: ConsoleProcess, broker: KavkaProcess) -> None:
+    """Forty messages of some 20 KB that claim 4000 fields in each of 10^12 records, and lists for costly filters."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("harm", 1, 1)])
+    fields = [{"name": f"f{n}", "type": "null"} for n in range(4000)]
+    schema = {"type": "array", "items": {"type": "record", "name": "R", "fields": fields}}
+    bomb = avro.container(schema, (1, avro.number(10**12) + b"\0"))
+    costly = json.dumps([1] * 10_000).encode()
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for data in [bomb, costly] * 20:
+            producer.send("harm", data)
+        producer.flush()
+    before = console.process.rss_bytes()
+    page = found(console, topic="harm", limit=40)
+    assert [message["value"]["kind"] for message in page["messages"]] == ["json", "hex"] * 20
+    assert "more than 200000 values" in page["messages"][1]["value"]["problem"]
+    page = found(console, topic="harm", expression="value[*] > value[*]")
+    assert page["done"] and page["notices"][-1] == "20 messages were not compared"
+    assert "the filters take more than" in page["notices"][0]
+    grown = console.process.rss_bytes() - before
+    assert grown < 200 << 20, f"{grown >> 20} MB more"
 
 
 def test_avro_is_produced_and_found_by_its_fields(console: ConsoleProcess, broker: KavkaProcess) -> None:

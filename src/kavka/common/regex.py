@@ -20,7 +20,7 @@ class BadPattern(ValueError):
 
 
 class Pattern:
-    __slots__ = ("_compiled",)
+    __slots__ = ("_compiled", "size")
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
@@ -32,6 +32,8 @@ class Pattern:
         options.max_mem = MAX_MEMORY
         try:
             self._compiled: Any = re2.compile(text, options)
+            self.size: int = self._compiled.programsize
+            """Instructions of the compiled program: the cost of a match per character, at worst."""
         except (re2.error, UnicodeError) as error:
             cause = error.args[0] if error.args else ""
             raise BadPattern(cause.decode(errors="replace") if isinstance(cause, bytes) else str(error)) from None

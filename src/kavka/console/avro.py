@@ -2,29 +2,36 @@
 
 Data alone with a schema that is given, and object containers, which bring their schema. Values are as JSON has them:
 bytes and fixed as hex, decimals and times as text.
+
+Every value counts against the message's budget (`limits.py`). A parent counts its children before it reads them:
+a record its fields and their names, a list its items, a map its entries, a union its branch.
 """
 
 from __future__ import annotations
 
+import decimal
 import json
 import struct
 import zlib
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
+
+from kavka.console.limits import Budget, TooLarge
 
 CONTAINER = b"Obj\x01"
 MAX_DEPTH = 100
-MAX_VALUES = 200_000
-"""Of one message: single values in it."""
-MAX_UNPACKED = 16 * 1024 * 1024
 MAX_SCHEMA = 200_000
+MAX_DECIMAL = 1700
+"""Bytes of a decimal: about 4100 digits, below the 4300 that Python converts to text."""
+MAX_SCALE = 1000
 MAX_RECORDS = 100
 """Of a container."""
 
 Read = Callable[["Source", int], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Wide enough for every decimal that is read here: nothing is rounded.
+_EXACT = decimal.Context(prec=3 * MAX_DECIMAL, Emin=-(10**6), Emax=10**6, traps=[decimal.Inexact, decimal.Rounded])
 
 
 class BadSchema(ValueError):
@@ -36,22 +43,23 @@ class BadData(ValueError):
 
 
 class Source:
-    """Bytes, where we are in them, and how many values may still be made of them."""
+    """Bytes, the position in them, and the budget of the message that they belong to."""
 
-    __slots__ = ("at", "data", "left")
+    __slots__ = ("at", "budget", "data")
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    def __init__(self, data: bytes, at: int = 0, budget: Budget | None = None) -> None:
         self.data = data
         self.at = at
-        self.left = MAX_VALUES
+        self.budget = Budget() if budget is None else budget
 
     def take(self, count: int) -> bytes:
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise BadData(f"{count} bytes where {len(self.data) - self.at} are left")
-        found = self.data[self.at : end]
+        self.budget.spend_characters(count)
+        piece = self.data[self.at : end]
         self.at = end
-        return found
+        return piece
 
     def number(self) -> int:
         """A zigzag number of at most ten bytes."""
@@ -66,11 +74,6 @@ class Source:
                 return found >> 1 ^ -(found & 1)
             shift += 7
 
-    def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise BadData(f"more than {MAX_VALUES} values")
-
 
 class Schema:
     """Compiled from JSON."""
@@ -83,7 +86,7 @@ class Schema:
             self._read = self._compile(json.loads(text), "", 0)
         except RecursionError:
             raise BadSchema("the schema is too deep") from None
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise BadSchema(f"not an Avro schema: {type(error).__name__} at {str(error)[:100]}") from None
         except BadSchema:
             raise
@@ -108,16 +111,19 @@ class Schema:
         if kind in ("record", "error"):
             return self._record(schema, space, depth)
         if kind == "enum":
-            symbols = [str(symbol) for symbol in schema["symbols"]]
-            return self._name(schema, space, lambda source, _: _at(symbols, source.number()))
+            return self._name(schema, space, _enum([str(symbol) for symbol in schema["symbols"]]))
         if kind == "fixed":
             size = int(schema["size"])
+            if size < 0:
+                raise BadSchema(f"a fixed of {size} bytes")
             return self._name(schema, space, _logical(schema, lambda source, _: source.take(size)))
         if kind == "array":
             return _blocks(self._compile(schema["items"], space, depth + 1), keyed=False)
         if kind == "map":
             return _blocks(self._compile(schema["values"], space, depth + 1), keyed=True)
-        return _logical(schema, self._compile(kind, space, depth + 1))
+        inner = self._compile(kind, space, depth + 1)
+        # Only a named type has a logical type; wrappers around wrappers would cost time and count as no value.
+        return _logical(schema, inner) if isinstance(kind, str) else inner
 
     def _full(self, schema: dict[str, Any], space: str) -> tuple[str, str]:
         name = str(schema["name"])
@@ -139,64 +145,69 @@ class Schema:
 
     def _record(self, schema: dict[str, Any], space: str, depth: int) -> Read:
         fields: list[tuple[str, Read]] = []
+        names = 0
 
         def read(source: Source, level: int) -> Any:
             if level > MAX_DEPTH:
                 raise BadData("records inside of records, too many of them")
-            source.spend()
-            return {name: one(source, level + 1) for name, one in fields}
+            source.budget.spend_values(len(fields))
+            source.budget.spend_characters(names)
+            return {name: read_field(source, level + 1) for name, read_field in fields}
 
         self._name(schema, space, read)
         _, inner = self._full(schema, space)
         fields += [(str(f["name"]), self._compile(f["type"], inner, depth + 1)) for f in schema["fields"]]
+        names = sum(len(name) for name, _ in fields)
         return read
 
 
-def read_alone(data: bytes, schema: Schema, at: int = 0) -> Any:
+def read_alone(data: bytes, schema: Schema, at: int = 0, budget: Budget | None = None) -> Any:
     """All of the bytes from `at` on as one value."""
-    source = Source(data, at)
-    found = schema.read(source)
+    source = Source(data, at, budget)
+    source.budget.spend_values()
+    value = schema.read(source)
     if source.at != len(data):
         raise BadData(f"{len(data) - source.at} bytes are left over")
-    return _plain(found)
+    return _plain(value)
 
 
-def read_container(data: bytes) -> tuple[list[Any], bool]:
+def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any], bool]:
     """The first values of an object container, and whether these are all."""
-    source = Source(data, len(CONTAINER))
-    about = {name: value for name, value in _blocks(_PRIMITIVE["bytes"], keyed=True)(source, 0).items()}
+    source = Source(data, len(CONTAINER), budget)
+    about = _blocks(_PRIMITIVE["bytes"], keyed=True)(source, 0)
     schema = Schema(about.get("avro.schema", b"").decode("utf-8", "replace"))
     codec = about.get("avro.codec", b"null")
     sync = source.take(16)
-    found: list[Any] = []
+    values: list[Any] = []
     while source.at < len(data):
         count, size = source.number(), source.number()
         block = source.take(size)
         if source.take(16) != sync:
             raise BadData("a block does not end where it should")
-        inside = Source(_unpacked(codec, block))
-        inside.left = source.left
+        inside = Source(_unpacked(codec, block, source.budget), 0, source.budget)
         for _ in range(max(0, count)):
-            if len(found) == MAX_RECORDS:
-                return found, False
-            found.append(_plain(schema.read(inside)))
-        source.left = inside.left
-    return found, True
+            if len(values) == MAX_RECORDS:
+                return values, False
+            source.budget.spend_values()
+            values.append(_plain(schema.read(inside)))
+    return values, True
 
 
-def _unpacked(codec: bytes, block: bytes) -> bytes:
+def _unpacked(codec: bytes, block: bytes, budget: Budget) -> bytes:
     if codec == b"null":
         return block
     if codec != b"deflate":
         raise BadData(f"compressed by {codec[:20].decode('ascii', 'replace')}, which is not opened here")
     unpacker = zlib.decompressobj(-15)
     try:
-        found = unpacker.decompress(block, MAX_UNPACKED)
+        # One byte more than is left shows that the block exceeds the budget.
+        unpacked = unpacker.decompress(block, budget.unpacked + 1)
     except zlib.error as error:
         raise BadData(f"not deflate: {error}") from None
-    if unpacker.unconsumed_tail:
-        raise BadData(f"a block that unpacks to more than {MAX_UNPACKED} bytes")
-    return found
+    budget.spend_unpacked(len(unpacked))
+    if not unpacker.eof:
+        raise BadData("a compressed block that is cut off")
+    return unpacked
 
 
 # --- the kinds of values
@@ -228,8 +239,21 @@ def _at(choices: list[Any], index: int) -> Any:
     return choices[index]
 
 
-def _union(choices: list[Read]) -> Read:
-    return lambda source, depth: _at(choices, source.number())(source, depth)
+def _enum(symbols: list[str]) -> Read:
+    def read(source: Source, depth: int) -> str:
+        symbol: str = _at(symbols, source.number())
+        source.budget.spend_characters(len(symbol))
+        return symbol
+
+    return read
+
+
+def _union(branches: list[Read]) -> Read:
+    def read(source: Source, depth: int) -> Any:
+        source.budget.spend_values()
+        return _at(branches, source.number())(source, depth)
+
+    return read
 
 
 def _blocks(item: Read, keyed: bool) -> Read:
@@ -238,49 +262,56 @@ def _blocks(item: Read, keyed: bool) -> Read:
     def read(source: Source, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise BadData("lists inside of lists, too many of them")
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         items: list[Any] = []
+        spend = source.budget.spend_values
         while count := source.number():
             if count < 0:
                 count = -count
                 source.number()
             for _ in range(count):
-                source.spend()
                 if keyed:
+                    spend(2)
                     name = _string(source, depth)
-                    found[name] = item(source, depth + 1)
+                    entries[name] = item(source, depth + 1)
                 else:
+                    spend()
                     items.append(item(source, depth + 1))
-        return found if keyed else items
+        return entries if keyed else items
 
     return read
 
 
 def _logical(schema: dict[str, Any], read: Read) -> Read:
+    """The value of a type with the meaning that `logicalType` adds; an unknown one adds none."""
     kind = schema.get("logicalType")
     if kind == "decimal":
         scale = int(schema.get("scale", 0))
-        if not 0 <= scale <= 1000:
+        if not 0 <= scale <= MAX_SCALE:
             raise BadSchema(f"a decimal of {scale} places")
+        return lambda source, depth: _decimal(read(source, depth), scale, source.budget)
+    text_of = _TIMES.get(str(kind))
+    return read if text_of is None else lambda source, depth: _time(read(source, depth), text_of)
 
-        def decimal(source: Source, depth: int) -> Any:
-            found = read(source, depth)
-            return str(Decimal(int.from_bytes(found[:512], "big", signed=True)).scaleb(-scale))
 
-        return decimal
-    change = _TIMES.get(str(kind))
-    if change is None:
-        return read
-    told = change
+def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
+    """Exact, whatever its size. A type that has no bytes has no decimals: Avro ignores the logical type there."""
+    if not isinstance(unscaled, bytes):
+        return unscaled
+    if len(unscaled) > MAX_DECIMAL:
+        raise TooLarge(f"a decimal of {len(unscaled)} bytes, more than {MAX_DECIMAL}")
+    number = decimal.Decimal(int.from_bytes(unscaled, "big", signed=True))
+    text = str(number.scaleb(-scale, context=_EXACT))
+    budget.spend_characters(len(text))
+    return text
 
-    def time(source: Source, depth: int) -> Any:
-        found = read(source, depth)
-        try:
-            return told(found) if isinstance(found, int) else found
-        except (OverflowError, ValueError):
-            return found
 
-    return time
+def _time(number: Any, text_of: Callable[[int], str]) -> Any:
+    """As text; the number itself where it is outside of the calendar (years 1 to 9999)."""
+    try:
+        return text_of(number) if isinstance(number, int) else number
+    except (OverflowError, ValueError):
+        return number
 
 
 _TIMES: dict[str, Callable[[int], str]] = {

@@ -13,7 +13,10 @@
   and not false.
 
 Values of different kinds are never equal, nor less or more than each other; a text beside `timestamp` is a time.
-`key` and `value` by themselves are the text that is shown. Nothing raises while messages are looked at.
+`key` and `value` by themselves are the text that is shown.
+
+Every value that a path visits and every comparison is paid for from the subject's budget (`limits.py`), longer texts in
+proportion to their length. A message that costs more raises TooLarge; nothing else raises while messages are looked at.
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ from typing import Any, NamedTuple, Protocol
 
 from kavka.common.regex import BadPattern, Pattern
 from kavka.common.times import milliseconds_of
+from kavka.console.limits import Budget
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 40
 MAX_STEPS = 30
-MOST_ELEMENTS = 10_000
-"""Of all that a path with [*] finds in one message: the rest is not looked at."""
+TEXT_STEP = 256
+"""Characters that a comparison looks at in one step of work."""
+PATTERN_STEP = 4096
+"""The same for a regular expression, times the size of its program: RE2 in its slowest mode runs all of it for each
+character."""
 
 NAMES = ("key", "value", "offset", "partition", "timestamp", "size", "headers")
 WORDS = ("contains", "startswith", "endswith", "matches", "in")
@@ -41,7 +48,9 @@ class BadExpression(ValueError):
 
 
 class Subject(Protocol):
-    """A message, as far as expressions look at it."""
+    """A message, as far as expressions look at it. `budget` pays for the work on it."""
+
+    budget: Budget
 
     def text_of(self, name: str) -> str | None:
         """What is shown of `key` or `value`."""
@@ -118,10 +127,10 @@ class Path(NamedTuple):
     def values(self, subject: Subject) -> list[Any]:
         if not self.steps and self.name in ("key", "value"):
             return [subject.text_of(self.name)]
-        return follow(subject.data_of(self.name), self.steps)
+        return follow(subject.data_of(self.name), self.steps, subject.budget)
 
 
-def follow(data: Any, steps: tuple[str | int | None, ...]) -> list[Any]:
+def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> list[Any]:
     """What the steps lead to; [None] where they lead to nothing."""
     if None not in steps:
         for step in steps:
@@ -134,22 +143,24 @@ def follow(data: Any, steps: tuple[str | int | None, ...]) -> list[Any]:
             else:
                 return [None]
         return [data]
-    found = [data]
+    values = [data]
     for step in steps:
         deeper: list[Any] = []
-        for one in found:
+        for value in values:
             if step is None:
-                inside = one if isinstance(one, list) else list(one.values()) if isinstance(one, dict) else ()
-                deeper.extend(inside[: MOST_ELEMENTS - len(deeper)])
+                inside = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+                budget.spend_work(1 + len(inside))
+                deeper.extend(inside)
             elif isinstance(step, int):
-                if isinstance(one, list) and -len(one) <= step < len(one):
-                    deeper.append(one[step])
-            elif isinstance(one, dict) and step in one:
-                deeper.append(one[step])
-        found = deeper
-        if not found:
+                if isinstance(value, list) and -len(value) <= step < len(value):
+                    deeper.append(value[step])
+            elif isinstance(value, dict) and step in value:
+                deeper.append(value[step])
+        budget.spend_work(len(values))
+        values = deeper
+        if not values:
             return [None]
-    return found
+    return values
 
 
 class _Parser:
@@ -242,8 +253,8 @@ class _Parser:
     def _word(self, left: Path | _Literal, word: str) -> Test:
         values = left.values
         if word == "in":
-            wanted = self._list()
-            return lambda subject: any(_equal(a, b) for a in values(subject) for b in wanted)
+            choices = self._list()
+            return lambda subject: _any_pair(_equal, values(subject), choices, subject.budget)
         if word == "matches":
             token = self._next()
             if token.kind != "text":
@@ -253,10 +264,10 @@ class _Parser:
                 pattern = Pattern(token.value)
             except BadPattern as error:
                 raise BadExpression(f"the regular expression at {token.at + 1}: {error}") from None
-            return lambda subject: any(isinstance(a, str) and pattern.matches(a) for a in values(subject))
+            return lambda subject: any(_matches(pattern, a, subject.budget) for a in values(subject))
         right = self._operand().values
         test = _WORDS[word]
-        return lambda subject: any(test(a, b) for a in values(subject) for b in right(subject))
+        return lambda subject: _any_pair(test, values(subject), right(subject), subject.budget)
 
     def _list(self) -> list[Any]:
         self._expect("(")
@@ -325,9 +336,9 @@ def _compared(left: Path | _Literal, operator: str, right: Path | _Literal) -> T
     left, right = _with_times(left, right), _with_times(right, left)
     a, b = left.values, right.values
     if operator == "!=":
-        return lambda subject: not any(_equal(x, y) for x in a(subject) for y in b(subject))
+        return lambda subject: not _any_pair(_equal, a(subject), b(subject), subject.budget)
     test = _COMPARISONS[operator]
-    return lambda subject: any(test(x, y) for x in a(subject) for y in b(subject))
+    return lambda subject: _any_pair(test, a(subject), b(subject), subject.budget)
 
 
 def _with_times(one: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
@@ -335,7 +346,7 @@ def _with_times(one: Path | _Literal, other: Path | _Literal) -> Path | _Literal
     if isinstance(one, _Literal) and isinstance(one.value, str) and other == Path("timestamp", ()):
         try:
             return _Literal(milliseconds_of(one.value))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise BadExpression(str(error)) from None
     return one
 
@@ -344,14 +355,56 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if _is_number(a) and _is_number(b):
-        return bool(a == b)
-    return type(a) is type(b) and bool(a == b)
+Comparison = Callable[[Any, Any, Budget], bool]
+"""The caller has paid for the two values; a comparison that looks into them pays for that."""
 
 
-def _ordered(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def compare(a: Any, b: Any) -> bool:
+def _any_pair(test: Comparison, lefts: list[Any], rights: list[Any], budget: Budget) -> bool:
+    for left in lefts:
+        cost = 1 + (len(left) // TEXT_STEP if isinstance(left, str) else 0)
+        for right in rights:
+            budget.spend_work(cost)
+            if test(left, right, budget):
+                return True
+    return False
+
+
+def _matches(pattern: Pattern, value: Any, budget: Budget) -> bool:
+    if not isinstance(value, str):
+        budget.spend_work()
+        return False
+    budget.spend_work(1 + len(value) * pattern.size // PATTERN_STEP)
+    # JSON may name halves of surrogate pairs, which have no UTF-8.
+    return pattern.matches(value.encode("utf-8", "replace").decode())
+
+
+def _equal(a: Any, b: Any, budget: Budget) -> bool:
+    """Python's own comparison of lists and objects would recurse, and would not be paid for."""
+    pairs = [(a, b)]
+    while pairs:
+        a, b = pairs.pop()
+        if isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return False
+            budget.spend_work(len(a))
+            pairs.extend(zip(a, b, strict=True))
+        elif isinstance(a, dict) and isinstance(b, dict):
+            if len(a) != len(b):
+                return False
+            budget.spend_work(len(a))
+            if a.keys() != b.keys():
+                return False
+            pairs.extend((value, b[name]) for name, value in a.items())
+        elif _is_number(a) and _is_number(b):
+            if a != b:
+                return False
+        elif type(a) is not type(b) or a != b:
+            return False
+    return True
+
+
+def _ordered(test: Callable[[Any, Any], bool]) -> Comparison:
+    def compare(a: Any, b: Any, budget: Budget) -> bool:
         if (_is_number(a) and _is_number(b)) or (isinstance(a, str) and isinstance(b, str)):
             return test(a, b)
         return False
@@ -359,23 +412,27 @@ def _ordered(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return compare
 
 
-def _contains(a: Any, b: Any) -> bool:
+def _contains(a: Any, b: Any, budget: Budget) -> bool:
     if isinstance(a, str):
         return isinstance(b, str) and b in a
     if isinstance(a, list):
-        return any(_equal(one, b) for one in a)
+        return _any_pair(_equal, a, [b], budget)
     return isinstance(a, dict) and isinstance(b, str) and b in a
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+def _text_test(test: Callable[[str, str], bool]) -> Comparison:
+    return lambda a, b, budget: isinstance(a, str) and isinstance(b, str) and test(a, b)
+
+
+_COMPARISONS: dict[str, Comparison] = {
     "==": _equal,
     "<": _ordered(lambda a, b: a < b),
     "<=": _ordered(lambda a, b: a <= b),
     ">": _ordered(lambda a, b: a > b),
     ">=": _ordered(lambda a, b: a >= b),
 }
-_WORDS: dict[str, Callable[[Any, Any], bool]] = {
+_WORDS: dict[str, Comparison] = {
     "contains": _contains,
-    "startswith": lambda a, b: isinstance(a, str) and isinstance(b, str) and a.startswith(b),
-    "endswith": lambda a, b: isinstance(a, str) and isinstance(b, str) and a.endswith(b),
+    "startswith": _text_test(str.startswith),
+    "endswith": _text_test(str.endswith),
 }

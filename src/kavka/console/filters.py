@@ -6,14 +6,19 @@ Tests that need only the bytes run first: most messages of a search are passed o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kavka.client.consumer._decode import ConsumerRecord
-from kavka.console.decoders import INTERNAL, NULL, Decoded, Decoder, decode_auto, decode_internal, make_decoder
+from kavka.common.errors import KafkaError
+from kavka.console.decoders import INTERNAL, NULL, Decoded, Decoder, decode_hex, decode_internal, make_decoder
 from kavka.console.expressions import BadExpression, compile_expression
+from kavka.console.limits import Budget, TooLarge
 
 # What these decoders show is the bytes themselves, as UTF-8: there a text can be looked for without decoding.
 PLAIN = frozenset({"auto", "text", "json"})
+MAX_HEADERS = 1000
+"""Headers of a message that are decoded and shown."""
+decode_header = make_decoder("auto")
 
 
 class Filter:
@@ -47,8 +52,8 @@ class Filter:
         plain = plain_key and value_decoder in PLAIN
         if key:
             if plain_key:
-                wanted = key.encode("utf-8", "surrogatepass")
-                self._raw.append(lambda r: r.key is not None and wanted in r.key)
+                part = key.encode("utf-8", "surrogatepass")
+                self._raw.append(lambda r: r.key is not None and part in r.key)
             else:
                 self._tests.append(lambda m: m.record.key is not None and key in m.key.text)
         if text:
@@ -63,64 +68,89 @@ class Filter:
         if expression:
             self._tests.append(compile_expression(expression))
         self.takes_all = not self._raw and not self._tests
+        self.undecided = 0
+        """Messages that take more work than the filters may spend on one, so that they neither fit nor do not."""
+        self.first_undecided = ""
 
     def match(self, record: ConsumerRecord) -> Message | None:
-        for test in self._raw:
-            if not test(record):
-                return None
-        message = Message(record, self)
-        for wanted in self._tests:
-            if not wanted(message):
-                return None
+        """The message, if it fits. What it was decoded to is not held: a search keeps many messages."""
+        try:
+            for fits_raw in self._raw:
+                if not fits_raw(record):
+                    return None
+            message = Message(record, self)
+            for fits in self._tests:
+                if not fits(message):
+                    return None
+        except (TooLarge, KafkaError) as error:
+            # TooLarge: the filters cost too much. KafkaError: a filter on headers that cannot be read.
+            self.undecided += 1
+            if not self.first_undecided:
+                self.first_undecided = f"partition {record.partition}, offset {record.offset}: {error}"
+            return None
+        if self._tests:
+            message.forget()
         return message
 
 
-class Message:
-    """A record, decoded when somebody asks."""
+class Header(NamedTuple):
+    name: str
+    value: Decoded
+    data: bytes | None
 
-    __slots__ = ("_filter", "_headers", "_key", "_value", "record")
+
+class Message:
+    """A record, decoded on demand. All parts share one budget. `forget` lets go of what was decoded, which may be many
+    times as large as the record."""
+
+    __slots__ = ("_filter", "_headers", "_key", "_value", "budget", "record")
 
     def __init__(self, record: ConsumerRecord, filter: Filter) -> None:
         self.record = record
         self._filter = filter
+        self.forget()
+
+    def forget(self) -> None:
+        self.budget = Budget()
         self._key: Decoded | None = None
         self._value: Decoded | None = None
-        self._headers: list[tuple[str, Decoded]] | None = None
+        self._headers: list[Header] | None = None
 
     @property
     def key(self) -> Decoded:
-        found = self._key
-        if found is None:
-            if self._filter.internal and self._filter.key_is_auto:
-                found = decode_internal(self.record.topic, self.record.key, self.record.value)[0]
-            else:
-                found = NULL if self.record.key is None else self._filter.decode_key(self.record.key)
-            self._key = found
-        return found
+        if self._key is None:
+            self._key = self._decoded(0, self.record.key, self._filter.key_is_auto, self._filter.decode_key)
+        return self._key
 
     @property
     def value(self) -> Decoded:
-        found = self._value
-        if found is None:
-            if self._filter.internal and self._filter.value_is_auto:
-                found = decode_internal(self.record.topic, self.record.key, self.record.value)[1]
-            else:
-                found = NULL if self.record.value is None else self._filter.decode_value(self.record.value)
-            self._value = found
-        return found
+        if self._value is None:
+            self._value = self._decoded(1, self.record.value, self._filter.value_is_auto, self._filter.decode_value)
+        return self._value
+
+    def _decoded(self, part: int, data: bytes | None, is_auto: bool, decoder: Decoder) -> Decoded:
+        if self._filter.internal and is_auto:
+            return decode_internal(self.record.topic, self.record.key, self.record.value, self.budget)[part]
+        return NULL if data is None else decoder(data, self.budget)
 
     @property
-    def headers(self) -> list[tuple[str, Decoded]]:
-        found = self._headers
-        if found is None:
-            found = self._headers = [
-                (
-                    name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-                    NULL if v is None else decode_auto(v),
-                )
-                for name, v in self.record.headers
+    def headers(self) -> list[Header]:
+        """At most MAX_HEADERS. Headers that cannot be read are one header, without a name, with their bytes."""
+        if self._headers is None:
+            try:
+                headers = self.record.headers
+            except KafkaError as error:
+                raw = bytes(self.record._headers)
+                self._headers = [Header("", decode_hex(raw, f"the headers cannot be read: {error.message}"), raw)]
+                return self._headers
+            self._headers = [
+                Header(clean(name), NULL if data is None else decode_header(data, self.budget), data)
+                for name, data in headers[:MAX_HEADERS]
             ]
-        return found
+            if len(headers) > MAX_HEADERS:
+                problem = f"{len(headers) - MAX_HEADERS} more headers are not shown"
+                self._headers.append(Header("…", decode_hex(b"", problem), b""))
+        return self._headers
 
     @property
     def size(self) -> int:
@@ -139,7 +169,7 @@ class Message:
             case "value":
                 return self.value.data
             case "headers":
-                return {header: None if found is NULL else found.text for header, found in self.headers}
+                return {h.name: None if h.value is NULL else h.value.text for h in self.headers}
             case "size":
                 return self.size
         return getattr(self.record, name)
@@ -163,7 +193,7 @@ def _any_part(wanted: bytes) -> Callable[[ConsumerRecord], bool]:
 
 
 def _in_headers(text: str, message: Message) -> bool:
-    return any(text in found.text for _, found in message.headers if found is not NULL)
+    return any(text in header.value.text for header in message.headers if header.value is not NULL)
 
 
 def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:

@@ -21,15 +21,17 @@ from typing import Any, NamedTuple
 
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.aio import Consumer
+from kavka.client.consumer.errors import UnreadableBatch
 from kavka.common.types import TopicPartition
 from kavka.console.errors import Refused
 from kavka.console.filters import Filter, Message
+from kavka.console.workers import mapped
 
 BUFFER = 24 * 1024 * 1024
 MOST_PARTITIONS_AT_ONCE = 32
 SMALLEST_FETCH, LARGEST_FETCH = 32 * 1024, 1024 * 1024
 CHUNK = 1000
-"""Messages that are looked at before others may run: some milliseconds."""
+"""Messages of one poll."""
 FLUSH_S = 0.1
 PROGRESS_S = 0.25
 ROUND_S = 0.2
@@ -115,10 +117,14 @@ class Search:
             else:
                 steps = self._forwards(consumer, partitions)
             told = time.monotonic()
+            undecided = 0
             async with aclosing(steps):
                 async for found in steps:
                     now = time.monotonic()
                     self.progress.seconds = now - began
+                    if query.filter.undecided and not undecided:
+                        undecided = query.filter.undecided
+                        yield Event("notice", f"not compared: {query.filter.first_undecided}")
                     if isinstance(found, str):
                         yield Event("notice", found)
                         continue
@@ -128,6 +134,8 @@ class Search:
                     if now - told >= PROGRESS_S:
                         told = now
                         yield Event("progress", self.progress)
+            if query.filter.undecided > undecided:
+                yield Event("notice", f"{query.filter.undecided} messages were not compared")
             self.progress.seconds = time.monotonic() - began
             yield Event("end", self.progress)
 
@@ -151,23 +159,22 @@ class Search:
                     if isinstance(records, str):
                         yield records
                         continue
-                    for index, record in enumerate(records):
-                        message = query.filter.match(record)
-                        if message is not None:
-                            hits.append(message)
-                            left -= 1
+                    async with aclosing(self._matches(records)) as slices:
+                        async for matches, seen in slices:
+                            hits += matches[:left]
+                            left -= len(matches[:left])
+                            at[tp] = (hits[-1].record if not left else seen[-1]).offset + 1
+                            progress.cursor = _cursor(at)
                             if not left:
-                                progress.scanned -= len(records) - index - 1
-                                at[tp] = record.offset + 1
-                                progress.cursor = _cursor(at)
+                                progress.scanned -= sum(record.offset >= at[tp] for record in seen)
                                 yield _by_time(hits)
                                 return
+                            if time.monotonic() - flushed >= FLUSH_S:
+                                flushed = time.monotonic()
+                                yield _by_time(hits)
+                                hits = []
                     at[tp] = after
                     progress.cursor = _cursor(at)
-                    if time.monotonic() - flushed >= FLUSH_S:
-                        flushed = time.monotonic()
-                        yield _by_time(hits)
-                        hits = []
             if self._stalled:
                 yield _by_time(hits)
                 return
@@ -221,9 +228,11 @@ class Search:
                         if isinstance(records, str):
                             yield records
                             continue
-                        hits.add(tp, [m for record in records if (m := query.filter.match(record)) is not None])
-                        # Lets what is asked for meanwhile be answered, and a reader that is gone be noticed.
-                        yield []
+                        async with aclosing(self._matches(records)) as slices:
+                            async for matches, _ in slices:
+                                hits.add(tp, matches)
+                                # Lets the progress be sent, and a reader that has left be noticed.
+                                yield []
             shown = hits.take()
             if self._stalled:
                 yield shown
@@ -249,30 +258,30 @@ class Search:
     async def _tail(
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> AsyncGenerator[list[Message] | str, None]:
-        progress, query = self.progress, self.query
+        progress = self.progress
         ends = await consumer.end_offsets(partitions)
         await consumer.assign(partitions)
         for tp in partitions:
             await consumer.seek(tp, ends[tp])
-        second, told = time.monotonic(), 0
+        second, shown = time.monotonic(), 0
         yield "waiting for messages"
         while True:
-            records = await consumer.poll(FLUSH_S * 2, CHUNK)
+            try:
+                records = await consumer.poll(FLUSH_S * 2, CHUNK)
+            except UnreadableBatch as error:
+                yield await _skip(consumer, error)
+                continue
             now = time.monotonic()
             if now - second >= 1:
-                second, told = now, 0
-            hits = []
-            self._count(list(records))
-            for record in records:
-                message = query.filter.match(record)
-                if message is None:
-                    continue
-                if told < MOST_TAILED:
-                    told += 1
-                    hits.append(message)
-                else:
-                    progress.dropped += 1
-            yield _by_time(hits)
+                second, shown = now, 0
+            async with aclosing(self._matches(list(records))) as slices:
+                async for matches, _ in slices:
+                    hits = matches[: MOST_TAILED - shown]
+                    shown += len(hits)
+                    progress.dropped += len(matches) - len(hits)
+                    yield _by_time(hits)
+            # Also without messages: a reader that has left is noticed when something is sent.
+            yield []
 
     # --- reading
 
@@ -288,7 +297,15 @@ class Search:
         left = set(ranges)
         heard = time.monotonic()
         while left:
-            records = await consumer.poll(FLUSH_S, CHUNK)
+            try:
+                records = await consumer.poll(FLUSH_S, CHUNK)
+            except UnreadableBatch as error:
+                tp = error.topic_partition
+                yield tp, await _skip(consumer, error), 0
+                if error.next_offset is None:
+                    left.discard(tp)
+                heard = time.monotonic()
+                continue
             now = time.monotonic()
             for tp in records.partitions:
                 if tp not in left:
@@ -299,7 +316,6 @@ class Search:
                 if after >= end:
                     found = [record for record in found if record.offset < end]
                 if found:
-                    self._count(found)
                     yield tp, found, min(after, end)
             for tp in list(left):
                 position = await consumer.position(tp, 10)
@@ -315,9 +331,28 @@ class Search:
             if not records:
                 await asyncio.sleep(0)
 
-    def _count(self, records: list[ConsumerRecord]) -> None:
-        self.progress.scanned += len(records)
-        self.progress.bytes += sum([max(0, record.serialized_value_size) for record in records])
+    async def _matches(
+        self, records: list[ConsumerRecord]
+    ) -> AsyncGenerator[tuple[list[Message], list[ConsumerRecord]], None]:
+        """The messages that fit, a slice at a time, each with the records that the slice has looked at."""
+        start = 0
+        async for matches in mapped(self.query.filter.match, records):
+            seen = records[start : start + len(matches)]
+            start += len(matches)
+            self.progress.scanned += len(seen)
+            self.progress.bytes += sum([max(0, record.serialized_value_size) for record in seen])
+            yield [message for message in matches if message is not None], seen
+
+
+async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
+    """Go on after a batch that cannot be read; the notice about it. Where its end is not known, the partition is read
+    no further."""
+    tp = error.topic_partition
+    if error.next_offset is None:
+        await consumer.pause([tp])
+        return f"partition {tp.partition} is not read from offset {error.offset} on: {error.reason}"
+    await consumer.seek(tp, error.next_offset)
+    return f"offsets {error.offset} to {error.next_offset - 1} of partition {tp.partition} are not read: {error.reason}"
 
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:

@@ -7,15 +7,16 @@ import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from kavka.common.times import text_of
 from kavka.console.decoders import Decoded
-from kavka.console.filters import Message, clean
+from kavka.console.filters import Message
 from kavka.console.messages import Search
+from kavka.console.workers import mapped
 
 ROW_TEXT = 400
 """Characters of a key or value in a row of a page."""
@@ -73,12 +74,13 @@ def part(found: Decoded, data: bytes | None, most: int) -> Part:
     text = found.text
     cut = len(text) > most
     size = None if data is None else len(data)
-    return Part(found.kind, visible(text[:most] if cut else text), size, cut, found.problem)
+    return Part(found.kind, visible(text[:most] if cut else text), size, cut, visible(found.problem))
 
 
 def row(message: Message, most: int = ROW_TEXT) -> MessageRow:
+    """Lets go of what was decoded for it: a page has many rows."""
     record = message.record
-    return MessageRow(
+    shown = MessageRow(
         record.partition,
         record.offset,
         record.timestamp,
@@ -87,11 +89,10 @@ def row(message: Message, most: int = ROW_TEXT) -> MessageRow:
         record.leader_epoch,
         part(message.key, record.key, most),
         part(message.value, record.value, most),
-        [
-            HeaderRow(visible(name[:most]), part(found, data, most))
-            for (name, found), (_, data) in zip(message.headers, record.headers, strict=True)
-        ],
+        [HeaderRow(visible(header.name[:most]), part(header.value, header.data, most)) for header in message.headers],
     )
+    message.forget()
+    return shown
 
 
 def time_text(milliseconds: int) -> str:
@@ -102,24 +103,42 @@ def time_text(milliseconds: int) -> str:
 
 
 def pretty(found: Decoded) -> str:
-    """For a page of its own: JSON with line breaks."""
+    """For a page of its own: JSON with line breaks, up to MOST_TEXT characters. Indentation may multiply a deep value,
+    so it is written piece by piece until the limit."""
     if found.kind in ("json", "avro", "internal") and len(found.text) <= MOST_TEXT:
+        pieces: list[str] = []
+        size = 0
         try:
-            return json.dumps(found.data, indent=2, ensure_ascii=False, allow_nan=False)
+            for piece in json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False).iterencode(found.data):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MOST_TEXT:
+                    break
+            return "".join(pieces)
         except (ValueError, RecursionError):
             pass
     return found.text
+
+
+async def pretty_parts(message: Message) -> tuple[str, str]:
+    """Key and value for a page of their own, decoded by a worker thread."""
+    async for parts in mapped(
+        lambda shown: (visible(pretty(shown.key)[:MOST_TEXT]), visible(pretty(shown.value)[:MOST_TEXT])), [message]
+    ):
+        return parts[0]
+    raise AssertionError
 
 
 # --- downloads
 
 
 async def as_json(search: Search) -> AsyncIterator[bytes]:
-    """A list, streamed. Keys and values are texts; what is not UTF-8 is in base64 beside it."""
+    """A list, streamed. Keys and values are texts; what is not UTF-8 is in base64 beside it. What could not be read is
+    an object with a `notice`."""
     yield b"["
     first = True
-    async for message in _found(search):
-        yield (b"\n" if first else b",\n") + _json_text(message).encode()
+    async for pieces in _written(search, _json_text, lambda notice: json.dumps({"notice": notice})):
+        yield ("\n" if first else ",\n").encode() + ",\n".join(pieces).encode()
         first = False
     yield b"\n]\n"
 
@@ -130,6 +149,8 @@ def _json_text(message: Message) -> str:
     except (ValueError, RecursionError):
         # A number that JSON has no name for (NaN, or too large for a float): everything of it as text.
         return json.dumps(_object(message, as_text=True))
+    finally:
+        message.forget()
 
 
 def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
@@ -143,8 +164,7 @@ def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
         **_fields("key", message.key, record.key, as_text),
         **_fields("value", message.value, record.value, as_text),
         "headers": [
-            {"name": clean(name), **_fields("value", found, data, as_text)}
-            for (_, found), (name, data) in zip(message.headers, record.headers, strict=True)
+            {"name": header.name, **_fields("value", header.value, header.data, as_text)} for header in message.headers
         ],
     }
 
@@ -166,24 +186,33 @@ COLUMNS = ("partition", "offset", "timestamp", "time", "key", "value", "headers"
 
 async def as_csv(search: Search) -> AsyncIterator[bytes]:
     """With a line of names first. A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    Headers are a list of pairs, as JSON: a name may be there more than once."""
+    Headers are a list of pairs, as JSON: a name may be there more than once. What could not be read is a line without
+    a partition and an offset."""
     yield (",".join(COLUMNS) + "\r\n").encode()
-    async for message in _found(search):
-        record = message.record
-        headers = json.dumps([(name, None if found.kind == "null" else found.text) for name, found in message.headers])
-        line = io.StringIO()
-        csv.writer(line).writerow(
-            (
-                record.partition,
-                record.offset,
-                record.timestamp,
-                time_text(record.timestamp),
-                "" if record.key is None else cell(message.key.text),
-                "" if record.value is None else cell(message.value.text),
-                cell(headers) if record.headers else "",
-            )
-        )
-        yield line.getvalue().encode("utf-8", "replace")
+    async for lines in _written(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
+        yield "".join(lines).encode("utf-8", "replace")
+
+
+def _csv_line(message: Message) -> str:
+    record = message.record
+    headers = [(header.name, None if header.value.kind == "null" else header.value.text) for header in message.headers]
+    line = _csv(
+        record.partition,
+        record.offset,
+        record.timestamp,
+        time_text(record.timestamp),
+        "" if record.key is None else cell(message.key.text),
+        "" if record.value is None else cell(message.value.text),
+        cell(json.dumps(headers)) if headers else "",
+    )
+    message.forget()
+    return line
+
+
+def _csv(*cells: Any) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue()
 
 
 def cell(text: str) -> str:
@@ -192,10 +221,21 @@ def cell(text: str) -> str:
     return f"'{shown}" if _FORMULA.match(shown) else shown
 
 
-async def _found(search: Search) -> AsyncIterator[Message]:
-    events = search.events()
-    async with aclosing(events):
+async def rows(messages: list[Message], most: int = ROW_TEXT) -> list[MessageRow]:
+    """Decoded by a worker thread: a page of hostile messages takes longer than the event loop may be held."""
+    shown: list[MessageRow] = []
+    async for some in mapped(lambda message: row(message, most), messages):
+        shown += some
+    return shown
+
+
+async def _written(
+    search: Search, write: Callable[[Message], str], write_notice: Callable[[str], str]
+) -> AsyncIterator[list[str]]:
+    async with aclosing(search.events()) as events:
         async for event in events:
             if event.kind == "hits":
-                for message in event.data:
-                    yield message
+                async for texts in mapped(write, event.data):
+                    yield texts
+            elif event.kind == "notice":
+                yield [write_notice(event.data)]

@@ -13,8 +13,10 @@ from typing import Any
 
 from crc32c import crc32c
 
+from kavka.client.consumer.errors import UnreadableBatch
 from kavka.client.consumer.plain_decode import take_plainly
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.types import TopicPartition
 from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_at, corrupt
 from kavka.records.compression import MAX_DECOMPRESSED, decompress
 from kavka.records.reader import batch_records
@@ -563,10 +565,12 @@ class Fetched:
 
     def _about(self, error: KafkaError) -> KafkaError:
         code = error.code if error.code != ErrorCode.NONE else ErrorCode.CORRUPT_MESSAGE
-        return KafkaError(
+        return UnreadableBatch(
             code,
-            f"{self.topic}-{self.partition} at offset {self.next_offset}: {error.message} "
-            "(seek past it to go on without these records)",
+            error.message,
+            TopicPartition(self.topic, self.partition),
+            self.next_offset,
+            self.last_offset + 1 if self.last_offset >= self.next_offset else None,
         )
 
     # --- records of the open batch

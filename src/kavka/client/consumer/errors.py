@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kavka.client.errors import IllegalState, SerializationError, _Local
-from kavka.common.errors import ErrorCode
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 
 
@@ -72,6 +72,26 @@ class RebalanceInProgress(_Local):
     """The offsets were not committed, as the group rebalances: poll first, then commit what is still assigned."""
 
     CODE = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class UnreadableBatch(KafkaError):
+    """A batch whose bytes cannot be read. The position is at `offset`: seek past it to go on.
+
+    `next_offset` is the offset after the batch by its header; None where the header itself cannot be read."""
+
+    def __init__(
+        self, code: ErrorCode, reason: str, topic_partition: TopicPartition, offset: int, next_offset: int | None
+    ) -> None:
+        super().__init__(
+            code, f"{topic_partition} at offset {offset}: {reason} (seek past it to go on without these records)"
+        )
+        self.reason = reason
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.next_offset = next_offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, self.reason, self.topic_partition, self.offset, self.next_offset)
 
 
 class RecordDeserializationError(SerializationError):

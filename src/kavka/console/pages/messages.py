@@ -210,7 +210,7 @@ async def find_messages(
     async with _Running(), aclosing(search.events()) as events:
         async for found in events:
             if found.kind == "hits":
-                rows += [showing.row(message, showing.LIST_TEXT) for message in found.data]
+                rows += await showing.rows(found.data, showing.LIST_TEXT)
             elif found.kind == "notice":
                 notices.append(found.data)
             elif found.kind == "progress" and time.monotonic() > until:
@@ -237,7 +237,7 @@ async def get_message(
     value_schema: Annotated[str, Bounds(0, MOST_SCHEMA_IN_AN_ADDRESS)] = "",
 ) -> MessageRow:
     found = await _one(context, topic, partition, offset, key_format, value_format, key_schema, value_schema)
-    return showing.row(found, showing.MOST_TEXT)
+    return (await showing.rows([found], showing.MOST_TEXT))[0]
 
 
 async def _one(
@@ -387,8 +387,7 @@ async def _events(search: Search) -> AsyncIterator[str]:
     try:
         async with _Running(), aclosing(search.events()) as events:
             async for found in events:
-                data = [showing.row(message) for message in found.data] if found.kind == "hits" else found.data
-                yield event(found.kind, data)
+                yield event(found.kind, await showing.rows(found.data) if found.kind == "hits" else found.data)
     except asyncio.CancelledError:
         raise
     except Exception as error:
@@ -452,13 +451,14 @@ async def message_page(view: View) -> Response:
         view.context, wanted.topic, partition, offset, wanted.key_format, wanted.value_format, wanted.key_schema,
         wanted.value_schema,
     )  # fmt: skip
-    shown = showing.row(message, showing.MOST_TEXT)
+    (shown,) = await showing.rows([message], showing.MOST_TEXT)
+    key_text, value_text = await showing.pretty_parts(message)
     return view.render(
         "message.html",
         wanted=wanted,
         message=shown,
-        key_text=showing.visible(showing.pretty(message.key)[: showing.MOST_TEXT]),
-        value_text=showing.visible(showing.pretty(message.value)[: showing.MOST_TEXT]),
+        key_text=key_text,
+        value_text=value_text,
         decoders=DECODERS,
         may_produce=view.context.user.role >= Role.OPERATE,
     )

@@ -1,0 +1,54 @@
+"""Limits on the work that one message may cause, whatever its bytes claim.
+
+A message gets one `Budget` for all of its parts. Every decoded value and every character of the result counts against
+it, so neither a schema of many fields nor items without bytes can grow the result past the limits below.
+"""
+
+from __future__ import annotations
+
+MAX_VALUES = 200_000
+"""Decoded values of one message: fields, items, entries, branches of unions."""
+MAX_CHARACTERS = 8 * 1024 * 1024
+"""Characters of all decoded values of one message, names of fields included."""
+MAX_UNPACKED = 16 * 1024 * 1024
+"""Bytes that the compressed blocks of one message may unpack to, in total."""
+MAX_WORK = 500_000
+"""Steps that all filters may take on one message; a comparison of two short values is one step."""
+MAX_PROBLEM = 300
+"""Characters of an error that is shown beside a message."""
+
+
+class TooLarge(ValueError):
+    """A message exceeds a limit; `str()` names the limit."""
+
+
+class Budget:
+    """The part of the limits that is left for one message. Not shared between threads."""
+
+    __slots__ = ("characters", "unpacked", "values", "work")
+
+    def __init__(self) -> None:
+        self.values = MAX_VALUES
+        self.characters = MAX_CHARACTERS
+        self.unpacked = MAX_UNPACKED
+        self.work = MAX_WORK
+
+    def spend_values(self, count: int = 1) -> None:
+        self.values -= count
+        if self.values < 0:
+            raise TooLarge(f"more than {MAX_VALUES} values")
+
+    def spend_characters(self, count: int) -> None:
+        self.characters -= count
+        if self.characters < 0:
+            raise TooLarge(f"more than {MAX_CHARACTERS} characters")
+
+    def spend_unpacked(self, count: int) -> None:
+        self.unpacked -= count
+        if self.unpacked < 0:
+            raise TooLarge(f"blocks that unpack to more than {MAX_UNPACKED} bytes")
+
+    def spend_work(self, count: int = 1) -> None:
+        self.work -= count
+        if self.work < 0:
+            raise TooLarge(f"the filters take more than {MAX_WORK} steps")

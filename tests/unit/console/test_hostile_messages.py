@@ -1,0 +1,314 @@
+"""Messages that are made to do harm: every one is shown, and costs no more than the limits allow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+import tracemalloc
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kavka.client.consumer._decode import ConsumerRecord
+from kavka.console import showing, workers
+from kavka.console.avro import CONTAINER
+from kavka.console.decoders import DECODERS, Decoded, decode
+from kavka.console.filters import MAX_HEADERS, Filter, Message
+from kavka.console.limits import MAX_CHARACTERS, MAX_VALUES
+from kavka.console.messages import Event
+from tests.support.avro import container, deflated, number
+
+MEMORY = 200 << 20
+CPU_S = 10.0
+"""Far above what the limits allow on a quiet machine, far below what the messages cost without limits."""
+
+
+def record_of(fields: list[Any], name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": f"f{i}", "type": t} for i, t in enumerate(fields)]}
+
+
+def array_of(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def nested_unions(depth: int) -> Any:
+    schema: Any = ["null"]
+    for _ in range(depth):
+        schema = [schema]
+    return schema
+
+
+def doubling(levels: int) -> Any:
+    """A record of two records of two records …: no bytes at all, 2**levels values."""
+    schema: Any = "null"
+    for level in range(levels):
+        name = f"L{level}"
+        schema = {
+            "type": "record", "name": name,
+            "fields": [{"name": "a", "type": schema}, {"name": "b", "type": f"L{level - 1}" if level else "null"}],
+        }  # fmt: skip
+    return schema
+
+
+ENDLESS = number(10**12) + b"\0"
+AMPLIFIED = {
+    "wide records without bytes": container(array_of(record_of(["null"] * 4000)), (1, ENDLESS)),
+    "empty records": container(array_of(record_of([])), (1, ENDLESS)),
+    "nulls": container(array_of("null"), (1, ENDLESS)),
+    "fixed of no bytes": container(array_of({"type": "fixed", "name": "F", "size": 0}), (1, ENDLESS)),
+    "records that double": container(doubling(40), (1, b"")),
+    "a long name of a field": container(
+        array_of({"type": "record", "name": "R", "fields": [{"name": "n" * 150_000, "type": "null"}]}),
+        (1, number(100_000) + b"\0"),
+    ),
+    "a long symbol": container(
+        array_of({"type": "enum", "name": "E", "symbols": ["s" * 150_000]}),
+        (1, number(100_000) + b"\0" * 100_001),
+    ),
+    "nested unions": container(
+        array_of(nested_unions(80)),
+        (1, deflated(number(150_000) + b"\0" * 81 * 150_000 + b"\0")),
+        codec=b"deflate",
+    ),
+    "blocks that unpack to much": container("bytes", *[(0, deflated(bytes(16_000_000)))] * 60, codec=b"deflate"),
+    "maps": container(
+        {"type": "map", "values": "null"},
+        (1, deflated(number(3_000_000) + b"".join(b"\x06%03d" % (n % 1000) for n in range(3_000_000)) + b"\0")),
+        codec=b"deflate",
+    ),
+    "JSON of empty lists": b"[" + b"[]," * 2_000_000 + b"[]]",
+    "JSON of objects": b"[" + b'{"a":{}},' * 500_000 + b"{}]",
+    "JSON of many bytes": b'["' + b"x" * (MAX_CHARACTERS + 1) + b'"]',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", AMPLIFIED.values(), ids=AMPLIFIED)
+def test_a_message_costs_no_more_than_the_limits_allow(data: bytes) -> None:
+    tracemalloc.start()
+    began = time.thread_time()
+    try:
+        shown = decode(data)
+        took, (_, peak) = time.thread_time() - began, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shown.problem
+    assert shown.kind == ("text" if data[:1] == b"[" else "hex")
+    assert peak < MEMORY, f"{peak >> 20} MB"
+    assert took < CPU_S, f"{took:.1f} s"
+
+
+def test_headers_share_the_budget_of_their_message() -> None:
+    """Each of them may ask for MAX_VALUES; together they get no more."""
+    bomb = container(array_of("null"), (1, number(MAX_VALUES - 1000) + b"\0"))
+    message = Filter("t").match(record(headers=tuple((f"h{n}", bomb) for n in range(MAX_HEADERS + 500))))
+    assert message is not None
+    began = time.thread_time()
+    shown = showing.row(message)
+    assert time.thread_time() - began < CPU_S
+    kinds = [header.value.kind for header in shown.headers]
+    assert kinds[:2] == ["avro", "hex"] and len(kinds) == MAX_HEADERS + 1
+    assert shown.headers[-1].value.problem == "500 more headers are not shown"
+
+
+# --- messages that no decoder can read
+
+
+def self_containing() -> Any:
+    return record_of([["null", "R"]])
+
+
+UNREADABLE = {
+    "a scale without end": container(b'{"type": "bytes", "logicalType": "decimal", "scale": 1e999}', (1, b"\0")),
+    "a size without end": container(b'{"type": "fixed", "name": "F", "size": 1e999}', (1, b"")),
+    "a size below zero": container({"type": "fixed", "name": "F", "size": -1}, (1, b"")),
+    "a scale that is too large": container({"type": "bytes", "logicalType": "decimal", "scale": 10**9}, (1, b"\0")),
+    "a decimal of 2 MB": container(
+        {"type": "bytes", "logicalType": "decimal"}, (1, number(2_000_000) + b"\x7f" * 2_000_000)
+    ),
+    "records inside of records": container(self_containing(), (1, b"\x02" * 100_000)),
+    "records and unions": container(
+        record_of([[*nested_unions(90), "R"]]), (1, b"\x02" * 100_000)
+    ),
+    "lists inside of lists": container(record_of([array_of("R")]), (1, b"\x02" * 100_000)),
+    "a deep schema": container(b'{"type":' * 5000 + b'"null"' + b"}" * 5000, (1, b"")),
+    "a schema of brackets": container(b"[" * 100_000, (1, b"")),
+    "a schema that is a number": container(b"1" * 100_000, (1, b"")),
+    "symbols that are no list": container({"type": "enum", "name": "E", "symbols": 5}, (1, b"")),
+    "a broken block": container("bytes", (1, b"\xff\xff"), codec=b"deflate"),
+    "a block that is cut off": container("bytes", (1, deflated(bytes(1000))[:-3]), codec=b"deflate"),
+    "a container that is cut off": container("bytes", (1, b"\2a"))[:-5],
+}  # fmt: skip
+READABLE = {
+    "a decimal that is no bytes": container({"type": "int", "logicalType": "decimal"}, (1, b"\x02")),
+    "a decimal that is a text": container({"type": "string", "logicalType": "decimal"}, (1, b"\x02a")),
+    "a time outside of the calendar": container(
+        {"type": "long", "logicalType": "timestamp-millis"}, (1, number(2**62))
+    ),
+    "a day outside of the calendar": container({"type": "int", "logicalType": "date"}, (1, number(-(2**40)))),
+    "NaN": container({"type": "double", "logicalType": "date"}, (1, struct.pack("<d", float("nan")))),
+    "half of a surrogate pair, in a name": container(
+        b'{"type": "record", "name": "R", "fields": [{"name": "\\ud800", "type": "int"}]}', (1, b"\x02")
+    ),
+    "half of a surrogate pair, in JSON": b'{"a": "\\udfff", "\\ud800": 1}',
+    "a number of 4000 digits": b'{"a": ' + b"9" * 4000 + b"}",
+    "a number of 10,000 digits": b'{"a": ' + b"9" * 10_000 + b"}",
+    "a number without end": b'{"a": 1e999}',
+    "deep JSON": b"[" * 900 + b"]" * 900,
+    "deeper JSON": b"[" * 100_000 + b"]" * 100_000,
+    "bytes": bytes(range(256)),
+}  # fmt: skip
+
+
+def record(value: bytes | None = b"v", offset: int = 0, headers: Any = (), timestamp: int = 1500) -> ConsumerRecord:
+    return ConsumerRecord("t", 0, offset, b"k", value, timestamp, 0, headers, 0, 1, len(value or b""))
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_decoded_is_hex_with_the_reason(data: bytes) -> None:
+    for name in ("auto", "avro"):
+        shown = decode(data, name)
+        assert shown.kind == "hex" and shown.text.startswith("4f 62 6a 01")
+        assert 0 < len(shown.problem) <= 300
+
+
+class Results:
+    """A search that has found these messages."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+
+    async def events(self) -> Any:
+        yield Event("hits", self.messages)
+        yield Event("notice", "partition 1 is not read")
+
+
+EXPRESSIONS = (
+    "value.a matches '.*'",
+    "value == value",
+    "value[*] == value[*]",
+    "value.a >= 1",
+    "headers[*] contains 'x'",
+)
+
+
+def test_no_message_hides_the_others() -> None:
+    """In a list, on its own page, in both downloads, and through every kind of filter."""
+    broken = record(b"x", 1000)
+    broken._headers = b"\x02\x7f"
+    strange = [
+        *(record(data, offset) for offset, data in enumerate([*UNREADABLE.values(), *READABLE.values()])),
+        record(b"x", 900, timestamp=2**63 - 1),
+        record(b"x", 901, timestamp=-(2**63)),
+        record(b"x", 902, headers=(("\udcff\udc80\n", b"\xff"), ("", None))),
+        broken,
+        record(b'"last"', 1001),
+    ]
+    filters = [Filter("t"), Filter("t", header="h"), *(Filter("t", expression=text) for text in EXPRESSIONS)]
+    for filter in filters:
+        for one in strange:
+            filter.match(one)
+
+    async def show() -> tuple[list[Any], bytes, bytes]:
+        def found() -> list[Message]:
+            return [message for one in strange if (message := Filter("t").match(one)) is not None]
+
+        rows = await showing.rows(found(), showing.LIST_TEXT)
+        for message in found():
+            await showing.pretty_parts(message)
+        as_json = b"".join([piece async for piece in showing.as_json(Results(found()))])  # type: ignore[arg-type]
+        as_csv = b"".join([piece async for piece in showing.as_csv(Results(found()))])  # type: ignore[arg-type]
+        return rows, as_json, as_csv
+
+    rows, as_json, as_csv = asyncio.run(show())
+    assert [row.offset for row in rows] == [one.offset for one in strange]
+    assert rows[-2].headers[0].value.problem.startswith("the headers cannot be read")
+    *objects, notice = json.loads(as_json)
+    assert [one["offset"] for one in objects] == [one.offset for one in strange]
+    assert notice == {"notice": "partition 1 is not read"}
+    assert b"1001" in as_csv and as_csv.endswith(b",,,,,partition 1 is not read,\r\n")
+
+
+def test_large_decimals_are_exact() -> None:
+    for digits in (28, 29, 100, 1233, 4000):
+        unscaled = -(10**digits) - 123456789
+        data = unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)
+        schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": digits + 1, "scale": 7})
+        shown = decode(number(len(data)) + data, "avro", schema)
+        assert not shown.problem
+        sign, figures, exponent = Decimal(shown.data).as_tuple()
+        assert (sign, int("".join(map(str, figures))), exponent) == (1, -unscaled, -7)
+
+
+def test_indentation_does_not_multiply_a_deep_value() -> None:
+    text = "[" * 900 + ",".join(["1"] * 90_000) + "]" * 900
+    data = json.loads(text)
+    began = time.thread_time()
+    shown = showing.pretty(Decoded("json", text, data))
+    assert len(shown) < 2 * showing.MOST_TEXT
+    assert time.thread_time() - began < CPU_S
+
+
+# --- filters
+
+
+COSTLY = [
+    "value[*] > value[*]",
+    "value[*] == value[*] and value[*] < value[*]",
+    "value[*] contains 'b' or value[*] endswith 'b' or value[*] in ('b', 'c', 'd', 'e', 'f')",
+    " or ".join(["value[*][*] == 1"] * 90),
+    "value matches '.*a.{0,300}b.{0,300}c'",
+    "value[*].a == 1 or value[*].b == 2 or value[*].c == 3",
+]
+
+
+@pytest.mark.parametrize("expression", COSTLY)
+def test_the_work_of_a_filter_on_one_message_is_bounded(expression: str) -> None:
+    values = json.dumps([["a"] if "[*][*]" in expression else "a" for _ in range(90_000)])
+    filter = Filter("t", expression=expression)
+    began = time.thread_time()
+    message = filter.match(record(values.encode()))
+    assert time.thread_time() - began < CPU_S
+    assert message is None
+    assert filter.undecided == 1
+    assert filter.first_undecided == "partition 0, offset 0: the filters take more than 500000 steps"
+
+
+def test_a_filter_of_ordinary_size_is_exact() -> None:
+    values = record(json.dumps(list(range(600))).encode())
+    assert Filter("t", expression="value[*] == 599").match(values)
+    assert Filter("t", expression="not (value[*] > 599)").match(values)
+    assert Filter("t", expression="value[*] > value[*]").match(values)
+    assert Filter("t", expression="value[*] == -1").match(values) is None
+
+
+def test_equal_values_are_compared_without_recursion() -> None:
+    deep = b'{"a": ' + b"[" * 900 + b"]" * 900 + b', "b": ' + b"[" * 900 + b"]" * 900 + b"}"
+    assert Filter("t", expression="value.a == value.b").match(record(deep))
+    assert Filter("t", expression="value.a != value.b").match(record(deep)) is None
+
+
+def test_the_event_loop_is_free_while_messages_are_decoded() -> None:
+    bomb = container(array_of(record_of(["null"] * 100)), (1, number(MAX_VALUES // 101) + b"\0"))
+
+    async def search() -> float:
+        filter = Filter("t", expression="value[*].f0 == null")
+        began = time.thread_time()
+        found = [m async for some in workers.mapped(filter.match, [record(bomb)] * 5) for m in some]
+        await showing.rows([m for m in found if m is not None])
+        return time.thread_time() - began
+
+    assert asyncio.run(search()) < 0.05
+
+
+@given(st.binary(max_size=200), st.sampled_from(DECODERS))
+def test_any_bytes_behind_any_beginning_are_shown(data: bytes, name: str) -> None:
+    schema = json.dumps(record_of([["null", "string", "R"], array_of("R"), {"type": "map", "values": "double"}]))
+    for start in (b"", b"{", b"[", CONTAINER, container(json.loads(schema))):
+        shown = decode(start + data, name, schema if name == "avro" else "")
+        assert shown.text is not None
+        showing.part(shown, data, 100)
