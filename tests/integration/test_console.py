@@ -7,11 +7,14 @@ import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -193,6 +196,83 @@ def test_a_user_who_is_removed_is_out_at_once(guarded):
     assert guarded.get(of_default("/overview"), Authorization=basic("dora")).status == 200
     users.remove("dora")
     assert guarded.get(of_default("/overview"), Authorization=basic("dora")).status == 401
+
+
+def test_of_wrong_passwords_in_parallel_few_are_tried(guarded):
+    UsersFile(guarded.folder / "users").put("emma", Role.VIEW, "emma's")
+    with ThreadPoolExecutor(50) as threads:
+        statuses = Counter(threads.map(
+            lambda n: guarded.get(of_default("/overview"), Authorization=basic("emma", f"wrong {n}")).status, range(200)
+        ))  # fmt: skip
+    assert statuses[401] + statuses[429] == 200
+    # The first second has one attempt, the second and third second one more, and so on.
+    assert statuses[401] < 10
+
+
+def test_a_session_and_its_streams_end_with_the_password(guarded):
+    users = UsersFile(guarded.folder / "users")
+    users.put("fred", Role.VIEW, "fred's")
+    cookie, token = cookie_and_token(guarded, "/login")
+    done = guarded.form("/login", {"name": "fred", "password": "fred's", "csrf": token}, Cookie=cookie)
+    session = done.headers["Set-Cookie"].partition(";")[0]
+    assert guarded.get(of_default("/overview"), Cookie=session).status == 200
+    stream = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=PATIENCE_S)
+    stream.request("GET", "/c/default/events", headers={"Cookie": session})
+    answer = stream.getresponse()
+    assert answer.read(5)
+    users.put("fred", Role.VIEW, "other")
+    assert guarded.get(of_default("/overview"), Cookie=session).status == 401
+    assert answer.read().endswith(b'event: failed\ndata: "log in first"\n\n')
+    stream.close()
+
+
+def test_a_name_of_a_megabyte_is_refused_before_it_is_read(guarded):
+    cookie, token = cookie_and_token(guarded, "/login")
+    for size, expected in ((1 << 20, 413), (10_000, 401)):
+        values = {"name": "x" * size, "password": "x", "csrf": token}
+        answer = guarded.form("/login", values, Cookie=cookie)
+        assert answer.status == expected and len(answer.text) < 10_000
+
+
+def test_half_open_requests_keep_nobody_out(guarded):
+    """520 of them, from one address and from several."""
+    peers = []
+    try:
+        for number in range(520):
+            where = ("127.0.0.1" if number < 120 else f"127.0.1.{number % 6}", 0)
+            peer = socket.create_connection(("127.0.0.1", guarded.port), PATIENCE_S, source_address=where)
+            peer.sendall(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n" + b"\r\n" * (number % 2))
+            peers.append(peer)
+        assert guarded.get("/healthz").status == 200
+        assert guarded.get(of_default("/overview"), Authorization=basic("anna")).status == 200
+        assert any(not received(peer) for peer in peers[:100])
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def received(peer: socket.socket) -> bytes:
+    """b"" where the console has closed the connection."""
+    peer.setblocking(False)
+    try:
+        return peer.recv(100)
+    except BlockingIOError:
+        return b"open"
+    except ConnectionError:
+        return b""
+
+
+def test_users_behind_a_trusted_proxy_have_their_own_addresses(tmp_path, broker):
+    users = UsersFile(tmp_path / "users")
+    users.put("anna", Role.ADMIN, "anna's")
+    options = ["--users", str(users.path), "--trusted-proxy", "127.0.0.1"]
+    wrong = run_tool("console", "--bootstrap-server", broker.bootstrap_servers, "--trusted-proxy", "proxy.example")
+    assert wrong.returncode == 1 and "takes an IP address" in wrong.stderr
+    with ConsoleProcess(tmp_path / "console", broker.bootstrap_servers, *options) as console:
+        path = of_default("/overview")
+        assert console.get(path, Authorization=basic("anna", "no"), X_Forwarded_For="10.0.0.1").status == 401
+        assert console.get(path, Authorization=basic("anna"), X_Forwarded_For="10.0.0.1").status == 429
+        assert console.get(path, Authorization=basic("anna"), X_Forwarded_For="10.0.0.2").status == 200
 
 
 def test_a_name_that_was_allowed_is_answered(guarded):

@@ -31,6 +31,8 @@ COMMAND = Command(
         Option("data", "The folder for history, alert rules and the audit log.", "folder", default="kavka-console",
                completes="directory"),
         Option("allowed-host", "A name under which browsers may know it, beside localhost.", "name", repeated=True),
+        Option("trusted-proxy", "The address of a reverse proxy whose X-Forwarded-For is believed.", "address",
+               repeated=True),
         Option("tls-certificate", "Serve HTTPS with this certificate (PEM).", "file", completes="file"),
         Option("tls-key", "The certificate's key (PEM).", "file", completes="file"),
         # For whoever starts it as a child: it ends when its standard input does, that is when its parent is gone.
@@ -97,6 +99,7 @@ def _console(args: Arguments) -> int:
         settings = ConsoleSettings(
             tuple(clusters), args["host"], args["port"], _path(args, "users"), Path(args["data"]),
             tuple(args["allowed-host"]), _path(args, "tls-certificate"), _path(args, "tls-key"),
+            tuple(args["trusted-proxy"]),
         )  # fmt: skip
         level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
         logging.basicConfig(

@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kavka.console import pages as _pages  # noqa: F401  (importing them registers them)
 from kavka.console.alerts import Alerts
-from kavka.console.auth import Auth, Role, TooSoon, User, UsersError, UsersFile
+from kavka.console.attempts import TooSoon
+from kavka.console.auth import MAX_NAME, Auth, Role, User, UsersError, UsersFile
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
 from kavka.console.errors import Refused, explained
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 audit_log = logging.getLogger("kavka.console.audit")
 
 MAX_BODY = 8 * 1024 * 1024
+MAX_LOGIN_BODY = 64 * 1024
+"""Of what anybody may send; every other body is read after its sender is known."""
 MAX_FIELDS = 2000
 NOBODY = User("", Role.VIEW)
 A_YEAR = "public, max-age=31536000, immutable"
@@ -81,6 +84,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
                 await alerts.close()
             for handle in console.clusters.values():
                 await handle.close()
+            console.auth.close()
             store.close()
 
     web = Web(console)
@@ -106,12 +110,13 @@ class SmallBodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
+        most = MAX_LOGIN_BODY if scope.get("path") in ("/login", "/logout") else MAX_BODY
 
         async def counted() -> Any:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > MAX_BODY:
+            if received > most:
                 raise Refused("this is too large", 413)
             return message
 
@@ -199,7 +204,7 @@ class Web:
 
     async def events(self, request: Request) -> Response:
         context = await self.context(request)
-        return EventStream(samples(context.cluster))
+        return EventStream(samples(context.cluster), context.is_current)
 
     # --- log in and out
 
@@ -217,7 +222,8 @@ class Web:
 
     async def log_in(self, request: Request) -> Response:
         form = await self._form(request)
-        name, password = _first(form, "name"), _first(form, "password")
+        # One character more than a name may have: it is still wrong, and what is kept of it is short.
+        name, password = _first(form, "name")[: MAX_NAME + 1], _first(form, "password")
         address = request.client.host if request.client else ""
         try:
             check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)

@@ -1,8 +1,8 @@
 """Users, roles, passwords and sessions.
 
 The file of users has one line for each: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. It is read again when
-it changes, so that a user can be added or thrown out while the console runs. Sessions live in memory: a restart ends
-them.
+it changes, so that a user can be added or removed while the console runs. Sessions live in memory: a restart ends
+them. A session belongs to one password: when the file has another for its user, the session is over.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ import re
 import secrets
 import tempfile
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+
+from kavka.console.attempts import Attempts, TooSoon
 
 SESSION_IDLE_S = 8 * 3600.0
 SESSION_MAX_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
-# After a wrong password the same name waits, from the same address, twice as long each time.
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-MAX_WAITING_NAMES = 10_000
+MAX_PENDING = 16
+"""Passwords that wait to be hashed. One at a time is: scrypt takes memory and a core."""
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
 MAX_PASSWORD = 1024
-NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+MAX_NAME = 64
+NAME = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME}}}")
 
 
 class Role(IntEnum):
@@ -52,8 +55,11 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """`credential` is the fingerprint of the password that this user has shown; "" for one who needs none."""
+
     name: str
     role: Role
+    credential: str = field(default="", compare=False, repr=False)
 
 
 # Whoever sits at the machine, where the console listens on localhost alone and has no file of users.
@@ -86,6 +92,10 @@ def verified(password: str, stored: str) -> bool:
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r)
+
+
+def _fingerprint(stored: str) -> str:
+    return hashlib.sha256(stored.encode()).hexdigest()
 
 
 # What the password of a user that does not exist is compared with, so that it takes as long.
@@ -127,7 +137,7 @@ class UsersFile:
                 role = Role.by_word(pieces[1])
             except ValueError as error:
                 raise UsersError(f"{self.path}:{number}: {error}") from None
-            found[pieces[0]] = User(pieces[0], role), pieces[2]
+            found[pieces[0]] = User(pieces[0], role, _fingerprint(pieces[2])), pieces[2]
         return found
 
     def put(self, name: str, role: Role, password: str) -> None:
@@ -169,16 +179,9 @@ class UsersFile:
 @dataclass(slots=True)
 class Session:
     name: str
+    credential: str
     began: float
     used: float
-
-
-class TooSoon(Exception):
-    """After wrong passwords; `seconds` to wait."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"too many wrong passwords: wait {seconds:.0f} s")
-        self.seconds = seconds
 
 
 class Auth:
@@ -188,59 +191,84 @@ class Auth:
         self.users = users
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
-        self._failures: dict[tuple[str, str], tuple[int, float]] = {}
+        self._attempts = Attempts()
         self._known: dict[bytes, tuple[str, str]] = {}
-        self._one_at_a_time = asyncio.Semaphore(2)
+        self._checks: dict[bytes, asyncio.Future[User | None]] = {}
+        self._hashing = ThreadPoolExecutor(1, "console-password")
+        self._pending = 0
 
     @property
     def needed(self) -> bool:
         return self.users is not None
 
-    def user_of(self, name: str) -> User | None:
-        if self.users is None:
-            return LOCAL_USER
+    def is_current(self, user: User) -> bool:
+        """Whether the user is still there, with the same password."""
+        return self.users is None or self._current(user.name, user.credential) is not None
+
+    def _current(self, name: str, credential: str) -> User | None:
         try:
-            found = self.users.users().get(name)
+            entry = self.users.users().get(name) if self.users is not None else None
         except UsersError:
             return None
-        return found[0] if found else None
+        return entry[0] if entry is not None and entry[0].credential == credential else None
 
     async def check(self, name: str, password: str, address: str) -> User | None:
-        """The user, if that is the password. Raises TooSoon after wrong ones."""
+        """The user, if that is the password. Raises TooSoon where the limits on attempts are reached, and UsersError.
+        A name or a password that nobody can have is refused before it is stored or hashed anywhere."""
         if self.users is None:
             return None
-        now = time.monotonic()
-        count, until = self._failures.get((name, address), (0, 0.0))
-        if now < until:
-            raise TooSoon(until - now)
-        found = self.users.users().get(name)
-        async with self._one_at_a_time:
-            right = await asyncio.to_thread(verified, password[: MAX_PASSWORD + 1], found[1] if found else _NOBODY)
-        if found is None or not right:
-            if len(self._failures) >= MAX_WAITING_NAMES:
-                self._failures = {n: f for n, f in self._failures.items() if f[1] > now}
-            self._failures[name, address] = (
-                count + 1,
-                time.monotonic() + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(count, 10)),
-            )
+        if not NAME.fullmatch(name) or len(password) > MAX_PASSWORD:
+            self._attempts.begin("", address)
             return None
-        self._failures.pop((name, address), None)
-        return found[0]
+        if self._pending >= MAX_PENDING:
+            raise TooSoon(1.0)
+        entry = self.users.users().get(name)
+        self._attempts.begin(name, address)
+        if not await self._verified(name, password, address, entry[1] if entry else _NOBODY) or entry is None:
+            return None
+        self._attempts.succeeded(name, address)
+        return entry[0]
+
+    async def _verified(self, name: str, password: str, address: str, stored: str) -> bool:
+        self._pending += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._hashing, verified, password, stored)
+        except asyncio.CancelledError:
+            self._attempts.cancelled(name, address)
+            raise
+        finally:
+            self._pending -= 1
 
     async def check_basic(self, name: str, password: str, address: str) -> User | None:
-        """As `check`, for programs that send the password with every request: one that was right is remembered."""
+        """As `check`, for programs that send the password with every request: a right one is remembered, and equal
+        requests in parallel are one attempt."""
         if self.users is None:
             return None
-        found = self.users.users().get(name)
-        key = hmac.digest(self._secret, f"{name}\0{password}".encode("utf-8", "surrogatepass"), "sha256")
-        if found is not None and self._known.get(key) == (name, found[1]):
-            return found[0]
-        user = await self.check(name, password, address)
-        if user is not None and found is not None:
+        entry = self.users.users().get(name)
+        text = f"{name}\0{password}\0{address}".encode("utf-8", "surrogatepass")
+        key = hmac.digest(self._secret, text, "sha256")
+        if entry is not None and self._known.get(key) == (name, entry[1]):
+            return entry[0]
+        check = self._checks.get(key)
+        if check is None:
+            check = self._checks[key] = asyncio.ensure_future(self.check(name, password, address))
+            check.add_done_callback(lambda done: self._checked(key, done))
+        user = await asyncio.shield(check)
+        if user is not None and entry is not None and _fingerprint(entry[1]) == user.credential:
             if len(self._known) >= MAX_SESSIONS:
                 self._known.clear()
-            self._known[key] = name, found[1]
+            self._known[key] = name, entry[1]
         return user
+
+    def _checked(self, key: bytes, done: asyncio.Future[User | None]) -> None:
+        del self._checks[key]
+        if not done.cancelled():
+            # Also where nobody waits any more: an error that is not looked at would be logged.
+            done.exception()
+
+    def close(self) -> None:
+        self._hashing.shutdown(wait=False, cancel_futures=True)
 
     # --- sessions: the cookie is a random token; what forms carry beside it is derived from it
 
@@ -267,7 +295,7 @@ class Auth:
             while len(self._sessions) >= MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
         token = self.new_token()
-        self._sessions[token] = Session(user.name, now, now)
+        self._sessions[token] = Session(user.name, user.credential, now, now)
         return token
 
     def session_user(self, token: str) -> User | None:
@@ -277,7 +305,7 @@ class Auth:
         if session is None:
             return None
         now = time.monotonic()
-        user = self.user_of(session.name) if self._alive(session, now) else None
+        user = self._current(session.name, session.credential) if self._alive(session, now) else None
         if user is None:
             del self._sessions[token]
             return None

@@ -70,6 +70,10 @@ class Context:
     def store(self) -> Store:
         return self.console.store
 
+    def is_current(self) -> bool:
+        """Whether the user may go on: a stream outlives the request that began it."""
+        return self.console.auth.is_current(self.user)
+
     def require(self, role: Role) -> None:
         if self.user.role < role:
             raise Refused(f"this takes the role {role.word}, and {self.user.name} has {self.user.role.word}", 403)

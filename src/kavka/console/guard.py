@@ -19,7 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kavka.console.auth import Auth, TooSoon, User, UsersError
+from kavka.console.attempts import TooSoon
+from kavka.console.auth import Auth, User, UsersError
 from kavka.console.errors import Refused
 from kavka.console.settings import ConsoleSettings
 

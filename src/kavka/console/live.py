@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -16,6 +16,7 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.jsons import plain
 
 KEEP_ALIVE_S = 5.0
+CHECK_S = 1.0
 LONGEST_S = 600.0
 """A browser begins a stream that ended again, and is asked then who it is."""
 
@@ -27,11 +28,12 @@ def event(name: str, data: Any) -> str:
 
 class EventStream(StreamingResponse):
     """An answer that goes on: whatever `events` yields (see `event`), with a comment now and then in between, so that a
-    reader that is gone is noticed. The iterator is closed when the reader leaves."""
+    reader that is gone is noticed. The iterator is closed when the reader leaves, or may read no longer: `is_allowed`
+    is asked again every CHECK_S."""
 
-    def __init__(self, events: AsyncIterator[str]) -> None:
+    def __init__(self, events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> None:
         super().__init__(
-            _with_comments(events),
+            _with_comments(events, is_allowed),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -47,7 +49,7 @@ def end_streams() -> None:
         ending.set()
 
 
-async def _with_comments(events: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _with_comments(events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> AsyncIterator[str]:
     queue: asyncio.Queue[str | None] = asyncio.Queue(64)
     ending = asyncio.Event()
     _open.add(ending)
@@ -70,7 +72,13 @@ async def _with_comments(events: AsyncIterator[str]) -> AsyncIterator[str]:
     watcher = asyncio.create_task(end())
     try:
         yield ": the console\n\n"
+        checked = time.monotonic()
         while True:
+            if time.monotonic() - checked >= CHECK_S:
+                checked = time.monotonic()
+                if not is_allowed():
+                    yield event("failed", "log in first")
+                    return
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     text = await queue.get()

@@ -10,27 +10,50 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from types import FrameType
 
 import uvicorn
 
 from kavka.console.app import create_app
+from kavka.console.connections import DeadlineProtocol, Gate
 from kavka.console.live import end_streams
 from kavka.console.settings import ConsoleSettings, SettingsError
 
 LAST_ANSWERS_S = 3
+MAX_HEADERS = 64 * 1024
+"""Bytes of the first line and the headers of a request: an address may carry two Avro schemas."""
 
 
 class Server(uvicorn.Server):
-    """Ends the streams of events as soon as it is asked to stop, so that nobody has to be cut off."""
+    """uvicorn's server behind our own gate for connections. Ends the streams of events as soon as it is asked to stop,
+    so that nobody has to be disconnected."""
 
     _loop: asyncio.AbstractEventLoop | None = None
+    _gate: Gate | None = None
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, proxies: Collection[str]) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._proxies = proxies
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        # Without sockets, uvicorn accepts no connections itself.
+        await super().startup([])
+        self._gate = Gate(self._listener, self._protocol, self.config.ssl, self._proxies)
+        self._gate.open()
+
+    def _protocol(self, closed: Callable[[], None]) -> DeadlineProtocol:
+        return DeadlineProtocol(
+            closed, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._gate is not None:
+            self._gate.close()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -50,16 +73,20 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             access_log=False,
             server_header=False,
             date_header=False,
-            proxy_headers=False,
+            # X-Forwarded-For and -Proto, from these proxies alone.
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=list(settings.trusted_proxies),
+            http="h11",
+            ws="none",
+            h11_max_incomplete_event_size=MAX_HEADERS,
             loop="uvloop",
             lifespan="on",
             timeout_graceful_shutdown=LAST_ANSWERS_S,
-            limit_concurrency=500,
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=settings.tls_key,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        server = Server(config)
+        server = Server(config, listener, settings.trusted_proxies)
         if stop_on_eof:
             threading.Thread(target=_stop_on_eof, daemon=True, name="console-parent-watch").start()
         announce(address(settings, listener))

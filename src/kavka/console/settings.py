@@ -44,6 +44,8 @@ class ConsoleSettings:
     """Names beside localhost and the address itself under which browsers may know it."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of reverse proxies, whose X-Forwarded-For is believed."""
 
     def check(self) -> None:
         if not self.clusters:
@@ -61,6 +63,11 @@ class ConsoleSettings:
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise SettingsError("--tls-certificate and --tls-key belong together")
+        for address in self.trusted_proxies:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise SettingsError(f"--trusted-proxy takes an IP address, not '{address}'") from None
 
 
 def is_loopback(host: str) -> bool:

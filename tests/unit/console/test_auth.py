@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+import time
 
 import pytest
 
 from kavka.console import auth as auth_module
 from kavka.console.app import _local
-from kavka.console.auth import Auth, Role, TooSoon, User, UsersError, UsersFile, hashed, verified
+from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon, network_of
+from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hashed, verified
 from kavka.console.guard import Guard, host_name
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
 
@@ -54,8 +57,6 @@ def test_a_name_that_would_break_the_file_is_refused(users):
 
 
 def test_after_a_wrong_password_the_name_has_to_wait(users):
-    import asyncio
-
     async def body() -> None:
         auth = Auth(users)
         assert await auth.check("anna", "right", "here") == User("anna", Role.ADMIN)
@@ -68,22 +69,167 @@ def test_after_a_wrong_password_the_name_has_to_wait(users):
     asyncio.run(body())
 
 
+class Hashing:
+    """Stands for scrypt: counts, and says whether two were at work at a time."""
+
+    def __init__(self) -> None:
+        self.count = self.running = self.most = 0
+
+    def __call__(self, password: str, stored: str) -> bool:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        time.sleep(0.01)
+        self.count += 1
+        self.running -= 1
+        return verified(password, stored)
+
+
+@pytest.fixture
+def hashing(monkeypatch) -> Hashing:
+    found = Hashing()
+    monkeypatch.setattr(auth_module, "verified", found)
+    return found
+
+
+async def outcomes(attempts) -> list[object]:
+    return list(await asyncio.gather(*attempts, return_exceptions=True))
+
+
+def test_of_many_wrong_passwords_in_parallel_one_is_tried(users, hashing):
+    async def body() -> None:
+        for auth in (Auth(users), Auth(users)):
+            auth._attempts = Attempts(lambda: 0.0)
+            check = auth.check if not hashing.count else auth.check_basic
+            results = await outcomes([check("anna", f"wrong {n}", "10.0.0.1") for n in range(200)])
+            assert results.count(None) == 1 and sum(isinstance(r, TooSoon) for r in results) == 199
+
+    asyncio.run(body())
+    assert hashing.count == 2
+
+
+def test_an_address_and_an_account_have_so_many_attempts(users, hashing):
+    async def body() -> None:
+        auth = Auth(users)
+        auth._attempts = Attempts(lambda: 0.0)
+        results = await outcomes([auth.check(f"name{n}", "x", "10.0.0.1") for n in range(MAX_PENDING)])
+        assert results == [None] * MAX_PENDING
+        while hashing.count < BURST:
+            await auth.check(f"name{hashing.count}", "x", "10.0.0.1")
+        with pytest.raises(TooSoon):
+            await auth.check("anna", "right", "10.0.0.1")
+        assert await auth.check("anna", "right", "10.0.0.2")
+        for number in range(BURST):
+            assert await auth.check("anna", "x", f"10.0.1.{number}") is None
+        with pytest.raises(TooSoon):
+            await auth.check("anna", "x", "10.0.2.1")
+        assert await auth.check("anna", "right", "10.0.0.2"), "where she logged in before, nobody locks her out"
+
+    asyncio.run(body())
+
+
+def test_passwords_are_hashed_one_at_a_time_and_few_wait(users, hashing):
+    async def body() -> list[object]:
+        auth = Auth(users)
+        return await outcomes([auth.check("anna", "right", f"10.0.0.{n}") for n in range(50)])
+
+    results = asyncio.run(body())
+    assert hashing.most == 1 and hashing.count == MAX_PENDING
+    assert sum(isinstance(r, User) for r in results) == MAX_PENDING
+
+
+def test_equal_requests_of_a_program_are_one_attempt(users, hashing):
+    async def body() -> None:
+        auth = Auth(users)
+        assert set(await outcomes([auth.check_basic("anna", "right", "h") for _ in range(50)])) == {
+            User("anna", Role.ADMIN)
+        }
+        assert await auth.check_basic("anna", "right", "h")
+        assert not auth._checks
+
+    asyncio.run(body())
+    assert hashing.count == 1
+
+
+def test_a_name_that_nobody_can_have_is_neither_hashed_nor_kept(users, hashing):
+    async def body() -> Auth:
+        auth = Auth(users)
+        for number, (name, password) in enumerate([("x" * 1_000_000, "x"), ("a b", "x"), ("anna", "x" * 1_000_000)]):
+            assert await auth.check(name, password, f"10.0.0.{number}") is None
+        return auth
+
+    auth = asyncio.run(body())
+    assert hashing.count == 0
+    assert max(len(name) for name, _ in auth._attempts._back_offs) == 0
+
+
+def test_the_tables_of_attempts_are_bounded_and_forget():
+    now = [0.0]
+    attempts = Attempts(lambda: now[0])
+    for number in range(MAX_ENTRIES + 500):
+        attempts.begin(f"name{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    tables = (attempts._back_offs, attempts._buckets)
+    assert [len(table) for table in tables] == [MAX_ENTRIES] * 2
+    waits = []
+    for _ in range(8):
+        attempts.begin("anna", "h")
+        with pytest.raises(TooSoon) as refused:
+            attempts.begin("anna", "h")
+        waits.append(refused.value.seconds)
+        now[0] += refused.value.seconds
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    now[0] += 10_000
+    for number in range(BURST):
+        attempts.begin(f"n{number}", "h")
+    with pytest.raises(TooSoon):
+        attempts.begin("other", "h")
+    now[0] += REFILL_S
+    attempts.begin("other", "h")
+
+
+def test_addresses_of_one_network_are_one():
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
+    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert len(network_of("x" * 1_000_000)) == 64
+
+
+def of_file(users: UsersFile, name: str) -> User:
+    return users.users()[name][0]
+
+
 def test_a_session_ends_with_its_user_its_idleness_and_by_request(users, monkeypatch):
     auth = Auth(users)
     users.put("bert", Role.OPERATE, "x")
-    token = auth.begin(User("bert", Role.OPERATE))
+    token = auth.begin(of_file(users, "bert"))
     assert auth.session_user(token) == User("bert", Role.OPERATE)
-    users.put("bert", Role.VIEW, "x")
+    users.path.write_text(users.path.read_text().replace("bert:operate:", "bert:view:"))
     assert auth.session_user(token) == User("bert", Role.VIEW), "a role is that of the file, now"
     users.remove("bert")
     assert auth.session_user(token) is None
-    token = auth.begin(User("anna", Role.ADMIN))
+    token = auth.begin(of_file(users, "anna"))
     auth.end(token)
     assert auth.session_user(token) is None
-    token = auth.begin(User("anna", Role.ADMIN))
+    token = auth.begin(of_file(users, "anna"))
     monkeypatch.setattr(auth_module, "SESSION_IDLE_S", -1.0)
     assert auth.session_user(token) is None
     assert auth.session_user("") is None
+
+
+def test_a_session_ends_with_the_password_that_began_it(users):
+    async def body() -> None:
+        auth = Auth(users)
+        user = await auth.check("anna", "right", "h")
+        assert user is not None
+        token = auth.begin(user)
+        assert auth.session_user(token) and auth.is_current(user)
+        assert await auth.check_basic("anna", "right", "h2")
+        users.put("anna", Role.ADMIN, "other")
+        assert auth.session_user(token) is None and not auth.is_current(user)
+        assert auth.session_user(auth.begin(user)) is None, "also one that begins with the old password"
+        assert await auth.check_basic("anna", "right", "h2") is None
+        assert await auth.check("anna", "other", "h")
+
+    asyncio.run(body())
 
 
 def test_the_token_of_forms_belongs_to_one_session(users):

@@ -380,7 +380,7 @@ async def topic_messages_page(view: View) -> Response:
 @page("/messages/stream", "Messages")
 async def stream_page(view: View) -> Response:
     search = await _wanted(view).begun(view.context)
-    return EventStream(_events(search))
+    return EventStream(_events(search), view.context.is_current)
 
 
 async def _events(search: Search) -> AsyncIterator[str]:

@@ -1,0 +1,241 @@
+"""The connections of the console: how many there may be, and how long a peer may take.
+
+uvicorn closes a connection that is idle between two requests, and nothing else: a peer that sends half of a request
+keeps its connection, and 500 of them keep everybody out. Here every connection passes the `Gate`, before TLS:
+
+- At the limit of an address, or of all connections, the oldest connection that waits for its peer is closed for the new
+  one. Connections whose request is being served stay; where all are served, the new one is refused.
+- A sweep each second closes connections whose peer takes too long to send headers or a body, or to read a response.
+
+A deadline belongs to a phase of the connection (`h11`'s state of the peer). Bytes that trickle in do not extend it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kavka.console.attempts import network_of
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 500
+MAX_PER_ADDRESS = 100
+HANDSHAKE_S = 10.0
+HEADER_S = 10.0
+"""For all headers of a request, from the start of the connection or the end of the response before."""
+BODY_S = 60.0
+"""For all of a body, which has at most 8 MiB."""
+STALL_S = 30.0
+STALL_BYTES = 16 * 1024
+"""A peer that reads a response takes at least this much in STALL_S, or all of it."""
+SWEEP_S = 1.0
+MAX_ACCEPTED = 64
+"""Connections that are accepted in one turn of the event loop."""
+PAUSE_S = 0.5
+"""Where the system refuses to accept (no file descriptor is left)."""
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's protocol, which also notes since when it is in its phase."""
+
+    def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._closed = closed
+        self._phase: Any = None
+        self._since = 0.0
+        self._unsent = 0
+        self._unsent_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._note_phase()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent_since = time.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed()
+        super().connection_lost(exc)
+
+    def _note_phase(self) -> None:
+        if self.conn.their_state is not self._phase:
+            self._phase = self.conn.their_state
+            self._since = time.monotonic()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is the peer's turn to send: no request is there as a whole."""
+        if self.flow.write_paused:
+            return False
+        served = self.cycle is not None and not self.cycle.response_complete
+        return not served or self.conn.their_state is h11.SEND_BODY
+
+    def is_overdue(self, now: float) -> bool:
+        if self.flow.write_paused or self.transport.is_closing():
+            return self._is_stalled(now)
+        limit = {h11.IDLE: HEADER_S, h11.SEND_BODY: BODY_S}.get(self._phase)
+        return limit is not None and now - self._since > limit
+
+    def _is_stalled(self, now: float) -> bool:
+        size = self.transport.get_write_buffer_size()
+        if not self._unsent_since or size <= self._unsent - STALL_BYTES:
+            self._unsent, self._unsent_since = size, now
+        return now - self._unsent_since > STALL_S
+
+
+class Connection:
+    """One accepted socket: `protocol` is None until TLS is agreed on."""
+
+    __slots__ = ("address", "protocol", "socket")
+
+    def __init__(self, accepted: socket.socket, address: str) -> None:
+        self.socket = accepted
+        self.address = address
+        self.protocol: DeadlineProtocol | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.protocol is None or self.protocol.is_waiting
+
+    def abort(self) -> None:
+        if self.protocol is not None:
+            self.protocol.transport.abort()
+        else:
+            # During the handshake the socket belongs to the event loop: it notices the end of the stream.
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class Gate:
+    """Accepts connections for a server. All of it runs on the event loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[Callable[[], None]], DeadlineProtocol],
+        tls: ssl.SSLContext | None = None,
+        exempt: Collection[str] = (),
+    ) -> None:
+        """`exempt`: addresses of proxies, whose connections are those of many users."""
+        self._listener = listener
+        self._protocol = protocol
+        self._tls = tls
+        self._exempt = frozenset(map(network_of, exempt))
+        # Dictionaries as ordered sets: the oldest connection is first.
+        self._all: dict[Connection, None] = {}
+        self._by_address: dict[str, dict[Connection, None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def open(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
+        self._sweep()
+
+    def close(self) -> None:
+        """Accept no more; the connections that are there are the server's to end."""
+        self._loop.remove_reader(self._listener)
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def _accept(self) -> None:
+        for _ in range(MAX_ACCEPTED):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.error("Connections cannot be accepted for %.1f s: %s", PAUSE_S, error)
+                self._loop.remove_reader(self._listener)
+                self._timers["accept"] = self._loop.call_later(
+                    PAUSE_S, self._loop.add_reader, self._listener, self._accept
+                )
+                return
+            accepted.setblocking(False)
+            address = network_of(peer[0]) if accepted.family in (socket.AF_INET, socket.AF_INET6) else ""
+            connection = self._admit(accepted, address)
+            if connection is None:
+                logger.warning("Refused a connection from %s: too many requests are being served", address)
+                self._refuse(accepted)
+                continue
+            task = self._loop.create_task(self._start(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _admit(self, accepted: socket.socket, address: str) -> Connection | None:
+        same = self._by_address.get(address, {})
+        has_room = address in self._exempt or len(same) < MAX_PER_ADDRESS or self._evict(same)
+        if not has_room or not (len(self._all) < MAX_CONNECTIONS or self._evict(self._all)):
+            return None
+        connection = Connection(accepted, address)
+        self._all[connection] = self._by_address.setdefault(address, {})[connection] = None
+        return connection
+
+    def _evict(self, connections: dict[Connection, None]) -> bool:
+        for connection in connections:
+            if connection.is_waiting:
+                self._forget(connection)
+                connection.abort()
+                return True
+        return False
+
+    def _forget(self, connection: Connection) -> None:
+        self._all.pop(connection, None)
+        same = self._by_address.get(connection.address, {})
+        same.pop(connection, None)
+        if not same:
+            self._by_address.pop(connection.address, None)
+
+    def _refuse(self, accepted: socket.socket) -> None:
+        with contextlib.closing(accepted), contextlib.suppress(OSError):
+            if self._tls is None:
+                accepted.send(REFUSAL)
+
+    async def _start(self, connection: Connection) -> None:
+        try:
+            connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _, protocol = await self._loop.connect_accepted_socket(
+                lambda: self._protocol(lambda: self._forget(connection)),
+                connection.socket,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_S if self._tls is not None else None,
+            )
+            connection.protocol = protocol
+        except (OSError, asyncio.CancelledError):
+            # The peer has left, or agrees on no TLS (ssl.SSLError and timeouts are OSErrors).
+            self._forget(connection)
+            connection.socket.close()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._all):
+            if connection.protocol is not None and connection.protocol.is_overdue(now):
+                self._forget(connection)
+                connection.abort()
+        self._timers["sweep"] = self._loop.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,229 @@
+"""Half-open requests, slow bodies, slow readers: none of them keeps others out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from kavka.console import connections
+from kavka.console.connections import DeadlineProtocol, Gate
+from tests.support.missing import need_command
+
+PATIENCE_S = 30.0
+HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    """On the event loop that the console has."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the body; answers `/large` with 40 MB, and `/never` not at all."""
+    if scope["path"] == "/never":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    if message["type"] == "http.disconnect":
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-is", b"ok")]})
+    for _ in range(40 if scope["path"] == "/large" else 0):
+        await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+@contextlib.asynccontextmanager
+async def gate(tls: ssl.SSLContext | None = None, **arguments: Any) -> AsyncIterator[tuple[Gate, int]]:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener.setblocking(False)
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_keep_alive=PATIENCE_S)  # type: ignore[arg-type]
+    config.load()
+    state = ServerState()
+
+    def protocol(closed: Callable[[], None]) -> DeadlineProtocol:
+        return DeadlineProtocol(closed, config=config, server_state=state, app_state={})
+
+    found = Gate(listener, protocol, tls, **arguments)
+    found.open()
+    try:
+        yield found, listener.getsockname()[1]
+    finally:
+        found.close()
+        listener.close()
+        for connection in list(state.connections):
+            connection.transport.abort()  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+
+
+async def peer(port: int, data: bytes = b"", source: str = "127.0.0.1", **more: Any) -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0), limit=1 << 16, **more)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection without a response."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+async def status(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(PATIENCE_S):
+        return (await reader.readline())[9:12]
+
+
+async def close(*peers: Any) -> None:
+    for _, writer in peers:
+        writer.close()
+
+
+def test_half_open_requests_make_room_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 10)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 25)
+
+    async def body() -> None:
+        async with gate() as (found, port):
+            peers = [await peer(port, HALF) for _ in range(30)]
+            assert await ended(peers[0][0]) and len(found) <= 10
+            for number in range(2, 6):
+                peers += [await peer(port, HALF, f"127.0.0.{number}") for _ in range(10)]
+            whole = [await peer(port, WHOLE, f"127.0.0.{number}") for number in range(1, 8)]
+            assert [await status(reader) for reader, _ in whole] == [b"200"] * 7
+            assert len(found) <= 25
+            await close(*peers, *whole)
+
+    run(body())
+
+
+def test_requests_that_are_served_are_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 3)
+    never = WHOLE.replace(b"/ ", b"/never ")
+
+    async def body() -> None:
+        async with gate(exempt=["127.0.0.9"]) as (found, port):
+            served = [await peer(port, never) for _ in range(3)]
+            while not all(connection.protocol and not connection.is_waiting for connection in found._all):
+                await asyncio.sleep(0.01)
+            refused = await peer(port)
+            assert await status(refused[0]) == b"503"
+            other = await peer(port, WHOLE, "127.0.0.2")
+            assert await status(other[0]) == b"200", "the limit is one of each address"
+            behind = [await peer(port, never, "127.0.0.9") for _ in range(6)]
+            last = await peer(port, WHOLE, "127.0.0.9")
+            assert await status(last[0]) == b"200", "a proxy has the connections of many users"
+            await close(*served, refused, other, *behind, last)
+            while len(found):
+                await asyncio.sleep(0.01)
+            assert not found._by_address
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("limit", "start"),
+    [
+        ("HEADER_S", b""),
+        ("HEADER_S", HALF),
+        ("HEADER_S", WHOLE + HALF),
+        ("BODY_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"),
+        ("BODY_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    ],
+)
+def test_a_peer_that_trickles_is_disconnected(monkeypatch: pytest.MonkeyPatch, limit: str, start: bytes) -> None:
+    monkeypatch.setattr(connections, limit, 0.3)
+    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+
+    async def trickle(writer: asyncio.StreamWriter) -> None:
+        piece = b"1\r\nx\r\n" if b"chunked" in start else b"x"
+        with contextlib.suppress(ConnectionError):
+            while start:
+                await asyncio.sleep(0.02)
+                writer.write(piece)
+
+    async def body() -> None:
+        async with gate() as (_, port):
+            reader, writer = await peer(port, start)
+            task = asyncio.create_task(trickle(writer))
+            if start.startswith(WHOLE):
+                assert await status(reader) == b"200"
+                await reader.readuntil(b"done")
+                await reader.readexactly(len(b"\r\n0\r\n\r\n"))
+            assert await ended(reader)
+            task.cancel()
+            await close((reader, writer))
+
+    run(body())
+
+
+def test_a_peer_that_does_not_read_is_disconnected_and_a_slow_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALL_S", 1.0)
+    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+    large = WHOLE.replace(b"/ ", b"/large ")
+
+    async def body() -> None:
+        async with gate() as (found, port):
+            deaf = socket.create_connection(("127.0.0.1", port))
+            deaf.sendall(large)
+            while len(found) != 1:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found):
+                    await asyncio.sleep(0.05)
+            deaf.close()
+            reader, writer = await peer(port, large)
+            size = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while piece := await reader.read(1 << 20):
+                    size += len(piece)
+                    await asyncio.sleep(0.002)
+                    if size > 40 << 20:
+                        break
+            assert size > 40 << 20
+            await close((reader, writer))
+
+    run(body())
+
+
+def test_a_handshake_that_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    need_command("openssl", "openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 5)
+
+    async def body() -> None:
+        async with gate(tls) as (found, port):
+            silent = [await peer(port) for _ in range(12)]
+            assert await ended(silent[0][0]) and len(found) <= 5
+            trust = ssl.create_default_context(cafile=str(certificate))
+            whole = await peer(port, WHOLE, ssl=trust, server_hostname="localhost")
+            assert await status(whole[0]) == b"200"
+            monkeypatch.setattr(connections, "HANDSHAKE_S", 0.2)
+            last = await peer(port, b"\x16\x03")
+            assert await ended(last[0])
+            await close(*silent, whole, last)
+
+    run(body())
