@@ -8,6 +8,8 @@ How it hangs together
 - `context.py`   what an operation is called with: the cluster, the user, the store.
 - `cluster.py`   a cluster: its Admin, and `state()`, the last sample of it (`probe.py` asks, `sampler.py` repeats).
 - `store.py`     SQLite: lag history, rates, alert rules, the audit log.
+- `connections.py` limits connections and the time that clients may take, `attempts.py` attempts to log in, `limits.py`
+  the work that one message may cause; `workers.py` runs that work outside of the event loop.
 - `auth.py`      users, roles, sessions, CSRF; `guard.py` is the middleware that lets nothing pass without them.
 - `views.py`     how pages are registered and rendered; `pages/` has them; `templates/`, `static/` what they use.
 - `live.py`      server-sent events.

@@ -53,10 +53,16 @@ class Source:
         self.budget = Budget() if budget is None else budget
 
     def take(self, count: int) -> bytes:
+        """Bytes of a value."""
+        piece = self.take_block(count)
+        self.budget.spend_characters(count)
+        return piece
+
+    def take_block(self, count: int) -> bytes:
+        """Bytes that values are read from, and that count then."""
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise BadData(f"{count} bytes where {len(self.data) - self.at} are left")
-        self.budget.spend_characters(count)
         piece = self.data[self.at : end]
         self.at = end
         return piece
@@ -181,8 +187,8 @@ def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any]
     values: list[Any] = []
     while source.at < len(data):
         count, size = source.number(), source.number()
-        block = source.take(size)
-        if source.take(16) != sync:
+        block = source.take_block(size)
+        if source.take_block(16) != sync:
             raise BadData("a block does not end where it should")
         inside = Source(_unpacked(codec, block, source.budget), 0, source.budget)
         for _ in range(max(0, count)):

@@ -17,6 +17,8 @@ from kavka.console.jsons import plain
 
 KEEP_ALIVE_S = 5.0
 CHECK_S = 1.0
+QUEUED = 4
+"""Events that wait for a slow reader: one may have the rows of a whole page."""
 LONGEST_S = 600.0
 """A browser begins a stream that ended again, and is asked then who it is."""
 
@@ -50,7 +52,7 @@ def end_streams() -> None:
 
 
 async def _with_comments(events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> AsyncIterator[str]:
-    queue: asyncio.Queue[str | None] = asyncio.Queue(64)
+    queue: asyncio.Queue[str | None] = asyncio.Queue(QUEUED)
     ending = asyncio.Event()
     _open.add(ending)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kavka.common.times import text_of
 from kavka.console.decoders import Decoded
-from kavka.console.filters import Message
+from kavka.console.filters import Header, Message
 from kavka.console.messages import Search
 from kavka.console.workers import mapped
 
@@ -24,6 +24,9 @@ LIST_TEXT = 10_000
 """The same in a list of the API."""
 MOST_TEXT = 200_000
 """Characters of a key or value on the page of one message."""
+HEADERS_TEXT = 20_000
+"""Characters of all headers in a row, a few more for each; twice as many as of a value where that is more."""
+HEADER_COST = 100
 
 _CONTROLS = {c: chr(0x2400 + c) for c in range(32) if chr(c) not in "\t\n"} | {0x7F: "\u2421"}
 # What turns the direction of text around could show a message as another one.
@@ -89,9 +92,24 @@ def row(message: Message, most: int = ROW_TEXT) -> MessageRow:
         record.leader_epoch,
         part(message.key, record.key, most),
         part(message.value, record.value, most),
-        [HeaderRow(visible(header.name[:most]), part(header.value, header.data, most)) for header in message.headers],
+        header_rows(message.headers, most),
     )
     message.forget()
+    return shown
+
+
+def header_rows(headers: list[Header], most: int) -> list[HeaderRow]:
+    """As many as fit into a row. A small header may be decoded to a long text, and a page has many rows."""
+    room = max(HEADERS_TEXT, 2 * most)
+    shown: list[HeaderRow] = []
+    for header in headers:
+        if room <= 0:
+            problem = f"{len(headers) - len(shown)} more headers are not shown"
+            shown.append(HeaderRow("…", Part("hex", "", 0, False, problem)))
+            break
+        row = HeaderRow(visible(header.name[: min(most, room)]), part(header.value, header.data, min(most, room)))
+        room -= HEADER_COST + len(row.name) + len(row.value.text)
+        shown.append(row)
     return shown
 
 

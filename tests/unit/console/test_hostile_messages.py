@@ -108,11 +108,29 @@ def test_headers_share_the_budget_of_their_message() -> None:
     message = Filter("t").match(record(headers=tuple((f"h{n}", bomb) for n in range(MAX_HEADERS + 500))))
     assert message is not None
     began = time.thread_time()
-    shown = showing.row(message)
+    shown = showing.row(message, showing.MOST_TEXT)
     assert time.thread_time() - began < CPU_S
     kinds = [header.value.kind for header in shown.headers]
-    assert kinds[:2] == ["avro", "hex"] and len(kinds) == MAX_HEADERS + 1
-    assert shown.headers[-1].value.problem == "500 more headers are not shown"
+    assert kinds[:2] == ["avro", "hex"]
+    assert shown.headers[-1].value.problem.endswith(" more headers are not shown")
+    assert len(message.headers) == MAX_HEADERS + 1 and message.headers[-1].value.problem.startswith("500 more")
+
+
+def test_the_headers_of_a_row_are_bounded() -> None:
+    """Each is decoded to 10,000 characters, from a few bytes."""
+    symbol = container({"type": "enum", "name": "E", "symbols": ["s" * 10_000]}, (1, b"\0"))
+    for headers in ([("h", symbol)] * 700, [("n" * 10_000, b"x")] * 700, [("", None)] * 700):
+        message = Filter("t").match(record(headers=tuple(headers)))
+        assert message is not None
+        rows = showing.row(message, showing.LIST_TEXT).headers
+        assert sum(len(row.name) + len(row.value.text) for row in rows) <= 2 * showing.LIST_TEXT
+        assert len(rows) <= 201 and rows[-1].value.problem == f"{700 - len(rows) + 1} more headers are not shown"
+
+
+def test_an_avro_file_of_many_bytes_is_read() -> None:
+    """Its bytes count once, not for the block and for the values in it."""
+    shown = decode(container("bytes", (1, number(7_000_000) + bytes(7_000_000))))
+    assert (shown.kind, len(shown.data)) == ("avro", 14_000_000)
 
 
 # --- messages that no decoder can read
