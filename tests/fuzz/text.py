@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from fastavro import parse_schema, schemaless_writer, writer
 
 from kavka.common.properties import PropertiesError, parse_properties
 from kavka.common.types import TopicPartition
-from kavka.console.decoders import DECODERS, decode_internal, make_decoder
+from kavka.console.decoders import DECODERS, decode, decode_internal
 from kavka.console.expressions import BadExpression, compile_expression
+from kavka.console.limits import Budget, TooLarge
 from kavka.metadata import paths
 from tests.fuzz.engine import Target
 from tests.unit.protocol.cases import CASES, golden_of
@@ -49,9 +49,9 @@ def _znode_seeds() -> Sequence[bytes]:
 
 
 def _run_znodes(data: bytes) -> None:
-    for decode in _NODES:
+    for decode_node in _NODES:
         try:
-            decode(data)
+            decode_node(data)
         except paths.MalformedNode:
             continue
 
@@ -81,6 +81,7 @@ AVRO_SCHEMA = {
         {"name": "next", "type": ["null", "Order"]},
     ],
 }
+AVRO_JSON = json.dumps(AVRO_SCHEMA)
 
 
 def _order(following: dict[str, object] | None = None) -> dict[str, object]:
@@ -100,16 +101,10 @@ def _message_seeds() -> Sequence[bytes]:
     return [plain.getvalue(), b"\0\0\0\0\1" + plain.getvalue(), container.getvalue(), *texts, *numbers]
 
 
-@cache
-def _decoders() -> list[Callable[[bytes], object]]:
-    return [make_decoder(name, json.dumps(AVRO_SCHEMA) if name == "avro" else "") for name in DECODERS]
-
-
 def _run_messages(data: bytes) -> None:
     """Every decoder shows any bytes: what does not fit is shown as hex or text with the reason."""
-    for decode in _decoders():
-        shown = decode(data)
-        shown.text.encode()  # type: ignore[attr-defined]
+    for name in DECODERS:
+        decode(data, name, AVRO_JSON if name == "avro" else "").text.encode()
 
 
 def _internal_seeds() -> Sequence[bytes]:
@@ -131,11 +126,14 @@ def _run_internal(data: bytes) -> None:
     size = int.from_bytes(data[:2], "big")
     key, value = data[2 : 2 + size], data[2 + size :]
     for topic in ("__consumer_offsets", "__transaction_state"):
-        decode_internal(topic, key, value)
+        decode_internal(topic, key, value, Budget())
 
 
 class _Subject:
     """A message that an expression is asked about."""
+
+    def __init__(self) -> None:
+        self.budget = Budget()
 
     def text_of(self, name: str) -> str | None:
         return None if name == "key" else "text of some length"
@@ -163,7 +161,7 @@ def _run_expressions(data: bytes) -> None:
     try:
         test = compile_expression(data.decode(errors="replace"))
         test(_Subject())
-    except BadExpression:
+    except (BadExpression, TooLarge):
         return
 
 
