@@ -17,7 +17,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editabl
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
-.PHONY: help setup run test test-fast check compile bench demo chaos fuzz gen docs clean
+.PHONY: help setup run test test-fast check audit compile bench demo chaos fuzz gen docs clean
 
 help:
 	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3"),'
@@ -26,6 +26,7 @@ help:
 	@echo 'make test       all checks and all tests'
 	@echo 'make test-fast  the tests that take no Java and no patience'
 	@echo 'make check      ruff, mypy, the layers, generated code'
+	@echo 'make audit      look up known vulnerabilities of the dependencies (asks PyPI)'
 	@echo 'make compile    compile the hot parts of the clients in place (after each change of them again)'
 	@echo 'make bench      compare with Apache Kafka'
 	@echo 'make demo       a broker, the word count on Spark and a feeder of text; the counts move'
@@ -73,6 +74,10 @@ check: $(DEV)
 	$(PY) tools/make_config_reference.py --check
 	$(PY) tools/make_tool_reference.py --check
 	$(PY) tools/make_connect_reference.py --check
+
+audit: $(DEV)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet pip-audit
+	@$(PY) tools/audit.py
 
 compile: $(DEV)
 	KAVKA_COMPILE=1 $(PY) setup.py --quiet build_ext --inplace

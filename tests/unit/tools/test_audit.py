@@ -1,0 +1,51 @@
+"""The tool behind `make audit`, without the vulnerability service."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import audit
+
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+FLOORS = {
+    "starlette": (1, 3, 1), "h11": (0, 16), "protobuf": (5, 29, 6), "jinja2": (3, 1, 6),
+    "python-multipart": (0, 0, 31), "pyarrow": (23, 0, 1),
+}  # fmt: skip
+
+
+def test_no_dependency_may_be_as_old_as_its_last_known_vulnerability() -> None:
+    lowest: dict[str, list[tuple[int, ...]]] = {}
+    for requirement in audit.floors(PROJECT):
+        name, _, version = requirement.partition("==")
+        lowest.setdefault(name, []).append(tuple(map(int, version.split("."))))
+    for name, fixed in FLOORS.items():
+        assert min(lowest[name]) >= fixed, name
+    with pytest.raises(SystemExit, match="has no lowest version"):
+        audit.floors({"dependencies": ["uvloop"], "optional-dependencies": {}})
+
+
+def test_developers_have_the_versions_of_users() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for extra, requirements in extras.items():
+        assert extra == "dev" or set(requirements) <= set(extras["dev"]), extra
+
+
+@pytest.mark.parametrize(
+    "packages, is_fine, printed",
+    [
+        ([{"name": "a", "version": "1", "vulns": []}], True, "part: 1 packages, no known vulnerability"),
+        ([{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}], False,
+         "part: a 1: CVE-1, fixed in 2"),
+        ([{"name": "a", "version": "1", "skip_reason": "not found"}], False, "1 of 1 packages could not be looked up"),
+        ("no route to host", False, "part: the vulnerability service cannot be asked: no route to host"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_looked_up_is_no_success(
+    packages: list[dict[str, Any]] | str, is_fine: bool, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit.report("part", packages) is is_fine
+    assert printed in capsys.readouterr().out
