@@ -54,6 +54,7 @@ def pairs(count: int, records: int, ours: Callable[[int], None], theirs: Callabl
 
 def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dict[str, str]) -> None:
     """From its start to its end, in a worker of its own."""
+    from kavka.pipeline.connect.loading import Declared
     from kavka.pipeline.connect.plugins import load
     from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
     from kavka.pipeline.connect.tasks import DONE, Outcome, Task, Worker
@@ -66,7 +67,8 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
         activate(spark)
         return spark
 
-    worker = Worker("bench", properties, active, str(folder), OffsetStore(MemoryTable()))
+    declared = Declared(file_connectors=True)
+    worker = Worker("bench", properties, active, str(folder), OffsetStore(MemoryTable()), declared=declared)
     ended: list[Outcome] = []
     done = threading.Event()
 
@@ -75,7 +77,7 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
         done.set()
 
     given = {"name": name, "trigger": "available-now", **config}
-    Task(worker, name, load(config["connector.class"]), given, on_end).start()
+    Task(worker, name, load(config["connector.class"], declared), given, on_end).start()
     done.wait()
     if ended[0].kind != DONE:
         raise RuntimeError(f"{name}: {ended[0].trace}")

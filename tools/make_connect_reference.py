@@ -13,7 +13,7 @@ from typing import Any
 
 from kavka.common.config import ConfigType
 from kavka.pipeline.connect import plugins, settings
-from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS
+from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, Declared
 from kavka.pipeline.connect.options import Option
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "connect.md"
@@ -51,7 +51,7 @@ def more(cls: Any) -> list[str]:
 
 
 def connectors() -> Iterable[str]:
-    for plugin, cls in plugins.load_all():
+    for plugin, cls in plugins.load_all(Declared(file_connectors=True)):
         yield f"### {plugin.name}"
         names = ", ".join(f"`{name}`" for name in plugin.java_names)
         known = f" Kafka users know it as {names}." if names else ""

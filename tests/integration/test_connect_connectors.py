@@ -182,6 +182,7 @@ def both_runs(target: Target, folder: Path, postgres: Postgres, service: Service
             "key.converter.schemas.enable": "false",
             "value.converter.schemas.enable": "false",
             "offset.storage.file.filename": folder / "offsets",
+            "file.connectors.enable": "true",
             "checkpoint.dir": folder / "checkpoints",
             "exactly.once.source.support": "enabled",
             "spark.master": "local[2]",

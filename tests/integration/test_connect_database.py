@@ -12,6 +12,7 @@ import pytest
 
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore
 from kavka.pipeline.connect.tasks import Worker
@@ -285,7 +286,8 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
     kept = {"config.providers": "file", "config.providers.file.class": "FileConfigProvider"}
     offsets = OffsetStore(FileTable(tmp_path / "offsets"))
     points = str(tmp_path / "points")
-    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(kept))
+    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(kept),
+                    declared=Declared(file_connectors=True))  # fmt: skip
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     herder.start()
     with Postgres() as server:

@@ -56,6 +56,7 @@ def test_lines_of_a_file_and_a_connector_of_ones_own_with_the_commands_of_the_pa
     printed = run(script, tmp_path, environment)
     records = [line for line in printed.splitlines() if line.startswith('{"schema"')]
     assert [line.rpartition(":")[2] for line in records] == ['"one"}', '"two"}']
-    again = f"{ROOT}/bin/connect-standalone.sh {worker} lines.properties shown.properties"
+    files = "--override file.connectors.enable=true"
+    again = f"{ROOT}/bin/connect-standalone.sh {files} {worker} lines.properties shown.properties"
     printed = run(again, tmp_path, environment)
     assert [line for line in printed.splitlines() if line.startswith("lines ")] == ["lines one", "lines two"]

@@ -43,6 +43,7 @@ def test_a_standalone_worker_brings_lines_of_a_file_through_a_topic_to_another_f
         "key.converter": text,
         "value.converter": text,
         "listeners": f"http://127.0.0.1:{free_port()}",
+        "file.connectors.enable": "true",
         "offset.storage.file.filename": tmp_path / "offsets",
         "checkpoint.dir": tmp_path / "points",
         **spark_settings(tmp_path),

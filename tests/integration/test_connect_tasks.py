@@ -18,6 +18,7 @@ from kavka.common.types import TopicPartition
 from kavka.connect import ConnectError, Context, IncrementalSource, Offsets, Option, RetriableError, Sink, Source
 from kavka.pipeline.connect.connectors.files import FileStreamSource
 from kavka.pipeline.connect.flow import Flow
+from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.records import SchemaName
 from kavka.pipeline.connect.schemas import MAX_DEPTH
 from kavka.pipeline.connect.stores import FileTable, OffsetStore
@@ -127,7 +128,9 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         }
         offsets = OffsetStore(FileTable(tmp_path / "offsets"))
         exactly_once = settings.pop("worker_exactly_once", "") == "true"
-        worker = Worker("w:1", properties, session, str(tmp_path / "points"), offsets, exactly_once)
+        declared = Declared(file_connectors=True)
+        points = str(tmp_path / "points")
+        worker = Worker("w:1", properties, session, points, offsets, exactly_once, declared=declared)
         given = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
         given |= {key.replace("_", "."): value for key, value in settings.items()}
         task = Task(worker, name, cls, given, on_end)

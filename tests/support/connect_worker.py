@@ -30,6 +30,7 @@ class ConnectWorker:
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.storage.StringConverter",
             "listeners": self.url,
+            "file.connectors.enable": "true",
             "checkpoint.dir": shared / "checkpoints",
             "heartbeat.interval.ms": 500,
             "offset.storage.partitions": 1,

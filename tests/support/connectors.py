@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kavka.pipeline.connect.api import Context, IncrementalSource, Offsets
+from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import parsed
 from kavka.pipeline.connect.plugins import load
 
@@ -15,7 +16,7 @@ def context_of(
     spark: Any, name: str, given: Mapping[str, object], folder: Path, *, exactly_once: bool = False, now: bool = False
 ) -> tuple[Any, Context]:
     """(a connector that has been started, what it is called with)."""
-    cls = load(name)
+    cls = load(name, Declared(file_connectors=True))
     texts = {option: str(value) for option, value in given.items()}
     config = {"tasks.max": 1, **parsed(cls.options, texts)}
     context = Context("c", config, texts, spark, str(folder), exactly_once=exactly_once, available_now=now)

@@ -11,6 +11,26 @@ from kavka.common.config import ConfigError
 JAVA = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.confluent.kafka.")
 
 
+def module_of(text: str) -> str | None:
+    """The module that `load` imports for this text; None: it looks among Kafka's own names only."""
+    text = text.strip()
+    if text == _short(text) or text.startswith(JAVA):
+        return None
+    return split_name(text)[0]
+
+
+def _short(text: str) -> str:
+    return text.rpartition(".")[2].rpartition("$")[2]
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """(module, attribute) of `package.module:Class` or `package.module.Class`."""
+    module, colon, attribute = text.rpartition(":")
+    if not colon:
+        module, _, attribute = text.rpartition(".")
+    return module, attribute
+
+
 def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
     """The class or object behind a setting's value.
 
@@ -21,16 +41,14 @@ def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    short = text.rpartition(".")[2].rpartition("$")[2]
-    java = text == short or text.startswith(JAVA)
+    short = _short(text)
+    java = module_of(text) is None
     if java and short in known:
         text = known[short]
     elif java:
         names = f"; known are {', '.join(sorted(known))}" if known else ""
         raise ConfigError(name, f"'{value}' is not {what} that is known here{names} (package.module.Class loads one)")
-    module, colon, attribute = text.rpartition(":")
-    if not colon:
-        module, _, attribute = text.rpartition(".")
+    module, attribute = split_name(text)
     try:
         found: Any = import_module(module)
         for part in attribute.split("."):

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kavka.common.web import host_name, is_address, is_foreign
 from kavka.console.attempts import TooSoon
 from kavka.console.auth import Auth, User, UsersError
 from kavka.console.errors import Refused
@@ -72,21 +71,7 @@ class Guard:
 
     def host_allowed(self, host: str) -> bool:
         name = host_name(host)
-        if name in self.names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
-
-def host_name(host: str) -> str:
-    """Of a Host header: without the port, without the brackets of IPv6."""
-    host = host.lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+        return name in self.names or is_address(name)
 
 
 def cookie_name(settings: ConsoleSettings) -> str:
@@ -96,12 +81,8 @@ def cookie_name(settings: ConsoleSettings) -> str:
 
 def check_origin(request: Request) -> None:
     """Refuse what a browser says comes from another site."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
-    same = origin is None or (
-        origin != "null" and urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
-    )
-    if site not in ("same-origin", "none") or not same:
+    headers = request.headers
+    if is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")):
         raise Refused("this came from another site: nothing was done", 403)
 
 

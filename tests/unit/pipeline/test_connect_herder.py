@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kavka.pipeline.connect.herder import Herder, RestError
-from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, Status, StatusStore
-from kavka.pipeline.connect.tasks import Worker
+from kavka.pipeline.connect.stores import Status
+from tests.support.connect_app import SOURCE, idle_herder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "connect-definitions-3.9.1.json"
-SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
 # Where a place differs: Kafka counts its exactly-once options from 2, and its file may be the standard input.
 ELSEWHERE = {("file", "required"), ("transforms.a.type", "order"), ("transforms.a.type", "display_name")}
 
 
-def no_spark() -> Any:
-    raise AssertionError("nothing here needs Spark")
-
-
 @pytest.fixture
 def herder() -> Herder:
-    """Its thread is not started: what is asked for is kept, and nothing runs."""
-    converters = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
-    worker = Worker("w:1", converters, no_spark, "points", OffsetStore(MemoryTable()))
-    return Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    return idle_herder()
 
 
 def test_definitions_are_those_of_apaches_worker(herder: Herder) -> None:
@@ -44,7 +35,7 @@ def test_definitions_are_those_of_apaches_worker(herder: Herder) -> None:
 def test_a_wrong_class_and_a_wrong_type_are_told_as_kafka_connect_does(herder: Herder) -> None:
     with pytest.raises(RestError, match="Failed to find any class that implements Connector") as found:
         herder.create("c", {"connector.class": "no.Such"}, None)
-    assert found.value.code == 500
+    assert found.value.code == 400
     with pytest.raises(RestError, match="does not match request type") as found:
         herder.validate("FileStreamSink", SOURCE)
     assert found.value.code == 400

@@ -9,6 +9,7 @@ import pytest
 from kavka.common.config import AtLeast, ConfigType
 from kavka.connect import ConfigErrors, Option, Sink, Source
 from kavka.pipeline.connect import plugins
+from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import config_infos, describe, parse, parsed
 from kavka.pipeline.connect.settings import check_connector, seconds
 
@@ -104,12 +105,13 @@ def test_a_sink_reads_topics_or_a_pattern_and_not_its_own_dead_letters() -> None
 
 def test_connectors_are_found_by_javas_names_short_names_and_ones_own() -> None:
     java = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-    found = {plugins.load(name) for name in (java, "FileStreamSource", "FileStreamSourceConnector")}
+    declared = Declared(frozenset({__name__, "json"}), file_connectors=True)
+    found = {plugins.load(name, declared) for name in (java, "FileStreamSource", "FileStreamSourceConnector")}
     assert len(found) == 1
-    assert plugins.load(f"{__name__}.Lines") is Lines or plugins.load(f"{__name__}.Lines").__name__ == "Lines"
-    for name in ("NoSuch", "no.Such", "json.dumps", "kavka.connect.Option", ""):
+    assert plugins.load(f"{__name__}.Lines", declared) is Lines
+    for name in ("NoSuch", "no.Such", "json.dumps", "json.JSONDecoder", "kavka.connect.Option", ""):
         with pytest.raises(ConfigErrors):
-            plugins.load(name)
+            plugins.load(name, declared)
 
 
 def test_times_have_units() -> None:

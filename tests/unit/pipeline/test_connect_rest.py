@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import urllib.request
 from http.client import HTTPConnection
 from typing import Any
@@ -12,47 +10,12 @@ from urllib.parse import quote
 import pytest
 
 from kavka.pipeline.connect.herder import Herder, NotLeader
-from kavka.pipeline.connect.rest import Api
-from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, StatusStore
-from kavka.pipeline.connect.tasks import Worker
-
-SOURCE = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
-
-
-class Asked:
-    """Calls the application as a server does."""
-
-    def __init__(self, herder: Herder) -> None:
-        self._app = Api(herder).app()
-        self.location: str | None = None
-        """Of the last answer."""
-
-    def __call__(self, method: str, path: str, body: bytes | Any = b"", query: str = "") -> tuple[int, Any]:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        scope = {
-            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
-            "headers": [(b"host", b"localhost")], "http_version": "1.1", "scheme": "http", "root_path": "",
-            "server": ("localhost", 8083), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0"},
-        }  # fmt: skip
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": data, "more_body": False}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
-        found = b"".join(one.get("body", b"") for one in sent[1:])
-        self.location = dict(sent[0]["headers"]).get(b"location", b"").decode() or None
-        return sent[0]["status"], json.loads(found) if found else None
+from tests.support.connect_app import SOURCE, Asked, idle_herder
 
 
 @pytest.fixture
 def herder() -> Herder:
-    converters = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
-    worker = Worker("w:1", converters, lambda: None, "points", OffsetStore(MemoryTable()))  # type: ignore[arg-type, return-value]
-    return Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    return idle_herder()
 
 
 @pytest.fixture

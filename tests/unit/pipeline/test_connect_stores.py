@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kavka.client.consumer.assignors import Subscription
 from kavka.connect import ConnectError, RetriableError
-from kavka.pipeline.connect.distributed import shared_out
+from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, shared_out
+from kavka.pipeline.connect.herder import NotLeader
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.stores import (
     PAUSED,
@@ -23,7 +25,7 @@ from kavka.pipeline.connect.stores import (
     Status,
     StatusStore,
 )
-from kavka.pipeline.connect.tasks import checkpoint_of
+from kavka.pipeline.connect.tasks import Worker, checkpoint_of
 
 
 def test_configurations_are_kafka_connects_records() -> None:
@@ -173,3 +175,31 @@ def test_no_name_of_a_connector_leads_out_of_the_folder_of_checkpoints() -> None
     for name in ("..", ".", "../other", "a/b", "/etc"):
         assert checkpoint_of("/points", name).startswith("/points/")
         assert Path(checkpoint_of("/points", name)).name not in ("..", ".", "other", "b", "etc")
+
+
+def test_of_two_workers_with_the_same_address_only_one_runs_connectors(caplog: pytest.LogCaptureFixture) -> None:
+    """On two machines, with listeners that only each machine itself reaches."""
+    configs = ConfigStore(MemoryTable())
+    for name in ("a", "b", "c"):
+        configs.put(name, {"name": name}, STARTED)
+
+    def herder(worker_id: str) -> DistributedHerder:
+        worker = Worker(worker_id, {}, lambda: None, "points", OffsetStore(MemoryTable()))  # type: ignore[arg-type, return-value]
+        settings = {"rebalance.timeout.ms": 1}
+        return DistributedHerder(worker, configs, StatusStore(MemoryTable()), settings, f"http://{worker_id}")
+
+    herders = {"m1": herder("localhost:8083"), "m2": herder("localhost:8083"), "m3": herder("other:8083")}
+    members = {
+        member: Subscription(frozenset(), WorkerAssignor(one).user_data(frozenset())) for member, one in herders.items()
+    }
+    # The second of the two leads, though it is not the first of the members.
+    assignments = WorkerAssignor(herders["m2"]).assign({}, members)
+    for member, one in herders.items():
+        WorkerAssignor(one).on_assignment(assignments[member], 1)
+    owned = {member: [name for name in "abc" if one.owns(name)] for member, one in herders.items()}
+    assert owned["m1"] == [] and sorted(owned["m2"] + owned["m3"]) == ["a", "b", "c"]
+    herders["m2"].lead()
+    for member in ("m1", "m3"):
+        with pytest.raises(NotLeader):
+            herders[member].lead()
+    assert [record.levelname for record in caplog.records if "rest.advertised.host.name" in record.message] == ["ERROR"]

@@ -19,8 +19,10 @@ A sink:
             for row in records.select("key", "value").toLocalIterator():
                 print(row.key, row.value)
 
-It is used as `connector.class=my_module.Ticks`, where `my_module` is on the worker's Python path. One object is made
-for each start of a task. Its methods are called by one thread of the worker at a time, never concurrently.
+It is used as `connector.class=my_module.Ticks`, where the worker's settings declare `my_module`: its folder is in
+`plugin.path`, or `plugin.modules` names it, or an installed package has an entry point of the group `kavka.connect`.
+One object is made for each start of a task. Its methods are called by one thread of the worker at a time, never
+concurrently.
 
 **Records** are the rows of a DataFrame with these columns, in any order; what a source leaves out is null.
 
@@ -110,6 +112,13 @@ class Connector:
         """Rules between options, for `config/validate`: messages by the option they are shown at. `config` has all
         options parsed, None where there is an error already. Nothing else is looked at: no database, no file."""
         return {}
+
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        """Whether a connector with these settings opens files that they name, or, without settings, whether every one
+        does. Whoever may configure such a connector can read and write files of the worker's machine, so that the
+        worker's settings have to enable it (`file.connectors.enable`)."""
+        return False
 
     def start(self, context: Context) -> None:
         """Called once before anything else. Raise ConnectError, or RetriableError to be tried again."""

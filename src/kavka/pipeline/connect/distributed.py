@@ -14,6 +14,7 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ from kavka.pipeline.connect.tasks import Worker
 log = logging.getLogger(__name__)
 
 _POLL = 0.2
+# For a worker whose id another one has: both would run the connectors of that id.
+_NAMESAKE: dict[str, Any] = {"leader": "", "workers": {}, "connectors": {}}
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,38 @@ class WorkerAssignor(Assignor):
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
         herder = self._herder
-        told = {"worker": herder.worker.id, "url": herder.url, "running": herder.running()}
-        return json.dumps(told).encode()
+        member = {
+            "worker": herder.worker.id,
+            "url": herder.url,
+            "running": herder.running(),
+            "process": herder.process,
+        }
+        return json.dumps(member).encode()
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
-        workers, running = {}, {}
-        for member in members.values():
+        workers: dict[str, str] = {}
+        running: dict[str, list[str]] = {}
+        owners: dict[str, str] = {}
+        processes: dict[str, str] = {}
+        for member, subscription in sorted(members.items()):
             try:
-                told = json.loads(member.user_data or b"{}")
-                workers[str(told["worker"])] = str(told["url"])
-                running[str(told["worker"])] = [str(name) for name in told["running"]]
-            except (ValueError, KeyError, TypeError):
+                about = json.loads(subscription.user_data or b"{}")
+                worker, url, names = str(about["worker"]), str(about["url"]), [str(name) for name in about["running"]]
+                processes[member] = str(about.get("process", ""))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 log.warning("A member of the group of workers tells nothing of itself, and gets nothing")
+                continue
+            if worker in owners and processes[member] != self._herder.process:
+                continue
+            workers[worker], running[worker], owners[worker] = url, names, member
         shares = {
             "leader": self._herder.worker.id,
             "workers": workers,
             "connectors": shared_out(self._herder.configs.names(), running),
         }
-        data = json.dumps(shares).encode()
-        return {member: Assignment((), data) for member in members}
+        data, nothing = json.dumps(shares).encode(), json.dumps(_NAMESAKE).encode()
+        alone = set(processes) - set(owners.values())
+        return {member: Assignment((), nothing if member in alone else data) for member in members}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         try:
@@ -112,6 +128,12 @@ class WorkerAssignor(Assignor):
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             shares = Shares()
+        if not shares.leader:
+            log.error(
+                "Another worker of the group has the address %s as well: no connector runs here until "
+                "rest.advertised.host.name, or listeners, gives this worker an address of its own",
+                self._herder.worker.id,
+            )
         self._herder.assigned(shares)
 
 
@@ -121,6 +143,8 @@ class DistributedHerder(Herder):
     ) -> None:
         super().__init__(worker, configs, statuses)
         self.url = url
+        self.process = uuid.uuid4().hex
+        """Tells this worker from another with the same id."""
         self._shares = Shares()
         self._settings = settings
         self._leaving = threading.Event()

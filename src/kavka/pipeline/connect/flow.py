@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType
 
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.errors import ConfigErrors
-from kavka.pipeline.connect.loading import TRANSFORMS, load_converter, options_under
+from kavka.pipeline.connect.loading import NOTHING, TRANSFORMS, Declared, load_converter, options_under
 from kavka.pipeline.connect.records import ERROR, ERROR_TYPE, HEADERS_TYPE, KEY, RAW, VALUE, Records, complete
 from kavka.pipeline.connect.settings import converter_config
 from kavka.pipeline.connect.transforms import chain
@@ -32,9 +32,11 @@ _ROUTERS = ("RegexRouter", "TimestampRouter")
 _HEADERS = ("InsertHeader", "HeaderFrom", "DropHeaders")
 
 
-def converter(given: Mapping[str, str], worker: Mapping[str, str], side: str) -> Converter:
+def converter(
+    given: Mapping[str, str], worker: Mapping[str, str], side: str, declared: Declared = NOTHING
+) -> Converter:
     name, among, prefix = converter_config(given, worker, side)
-    cls = load_converter(name, f"{side}.converter")
+    cls = load_converter(name, f"{side}.converter", declared)
     values, errors = options_under(cls, prefix, among)
     if errors:
         raise ConfigErrors(errors)
@@ -55,12 +57,18 @@ class Flow:
 
     @classmethod
     def of(
-        cls, name: str, given: Mapping[str, str], config: Mapping[str, Any], worker: Mapping[str, str], keep_raw: bool
+        cls,
+        name: str,
+        given: Mapping[str, str],
+        config: Mapping[str, Any],
+        worker: Mapping[str, str],
+        keep_raw: bool,
+        declared: Declared = NOTHING,
     ) -> Flow:
-        steps, errors = chain.compiled(given)
+        steps, errors = chain.compiled(given, declared)
         if errors:
             raise ConfigErrors(errors)
-        key, value = (converter(given, worker, side) for side in (KEY, VALUE))
+        key, value = (converter(given, worker, side, declared) for side in (KEY, VALUE))
         return cls(name, key, value, steps, config["errors.tolerance"] == "all", keep_raw)
 
     @property

@@ -7,19 +7,21 @@ whatever was missed or came twice is put right with the next look.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from kavka import __version__
+from kavka.common.config import ConfigType
 from kavka.pipeline.connect import plugins
 from kavka.pipeline.connect.api import Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load
+from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, load, shown
 from kavka.pipeline.connect.offsets import alter_offsets, offset_entries, read_offsets, reset_offsets
 from kavka.pipeline.connect.options import config_infos, describe
-from kavka.pipeline.connect.providers import ProviderError
+from kavka.pipeline.connect.providers import HIDDEN, ProviderError, Secrets, shown_value
 from kavka.pipeline.connect.settings import check_connector, options_of
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED, ConfigStore, Status, StatusStore
 from kavka.pipeline.connect.tasks import DONE, FAILED, Outcome, Task, Worker, told
@@ -177,7 +179,7 @@ class Herder:
     def _start(self, name: str, config: Mapping[str, str]) -> None:
         log.info("Connector %s starts", name)
         try:
-            cls = plugins.load(self._class_name(config))
+            cls = plugins.load(self._class_name(config), self.worker.declared)
         except Exception as error:
             trace = self.worker.providers.hidden(told(error))
             self._put(name, connector=Status(FAILED_STATE, self.worker.id, trace, self.generation))
@@ -238,7 +240,7 @@ class Herder:
     def list_plugins(self, connectors_only: bool) -> list[dict[str, Any]]:
         found = [
             {"class": where, "type": cls.kind, "version": cls.version}
-            for plugin, cls in plugins.load_all()
+            for plugin, cls in plugins.load_all(self.worker.declared)
             for where in (plugin.java_names[:1] or (plugin.name,))
         ]
         if not connectors_only:
@@ -248,40 +250,48 @@ class Herder:
 
     def plugin_options(self, name: str) -> list[dict[str, Any]]:
         try:
-            cls = plugins.load(name)
-        except ConfigErrors:
-            for known in _OTHER_PLUGINS.values():
-                if name.partition("$")[0].rpartition(".")[2] in known:
-                    return describe(load("", name, known, "")[0].options)
-            raise RestError(404, f"Unknown plugin {name}.") from None
+            cls = plugins.load(name, self.worker.declared)
+        except ConfigErrors as error:
+            for what, known in _OTHER_PLUGINS.items():
+                with contextlib.suppress(ConfigErrors):
+                    return describe(load("", name, known, what, self.worker.declared)[0].options)
+            reason = error.errors[plugins.CLASS][0]
+            raise RestError(404, f"Unknown plugin {shown(name)}. {reason}") from None
         return describe((*cls.options, *(one for one in options_of(cls) if one not in cls.options)))
 
     def validate(self, plugin: str, given: Mapping[str, str | None]) -> dict[str, Any]:
         named = given.get("connector.class")
         if not named:
-            raise RestError(400, f"Connector config {dict(given)} contains no connector type")
-        if named != plugin and not named.endswith(f".{plugin}") and plugins.find(named) != plugins.find(plugin):
-            wrong = f"Included connector type {named} does not match request type {plugin}"
+            raise RestError(400, _no_type(given))
+        is_same = named == plugin or named.endswith(f".{plugin}")
+        if not is_same and (plugins.find(named) is None or plugins.find(named) != plugins.find(plugin)):
+            wrong = f"Included connector type {shown(named)} does not match request type {shown(plugin)}"
             raise RestError(400, wrong)
         return self.checked(given)
 
     def checked(self, given: Mapping[str, str | None]) -> dict[str, Any]:
         """The answer of validate, for a configuration with a class; RestError where that is none."""
-        providers = self.worker.providers
+        providers, declared = self.worker.providers, self.worker.declared
         plain = {name: value for name, value in given.items() if value is not None}
         try:
             resolved = providers.resolved(plain)
-            cls = plugins.load(resolved.get(plugins.CLASS, ""))
+            cls = plugins.load(resolved.get(plugins.CLASS, ""), declared)
         except ProviderError as error:
             raise RestError(500, str(error)) from None
         except ConfigErrors as error:
-            raise RestError(500, providers.hidden(error.errors[plugins.CLASS][0])) from None
-        _, errors = check_connector(cls, resolved, self.worker.properties, self.worker.exactly_once)
+            raise RestError(400, providers.hidden(error.errors[plugins.CLASS][0])) from None
+        _, errors = check_connector(cls, resolved, self.worker.properties, self.worker.exactly_once, declared)
         from kavka.pipeline.connect.transforms.chain import options_of_steps
 
-        errors = providers.hidden_errors(errors, given, resolved)
-        options = (*options_of(cls), *options_of_steps(resolved))
-        return config_infos(given.get(plugins.CLASS) or "", options, given, errors)
+        options = (*options_of(cls), *options_of_steps(resolved, declared))
+        passwords = {option.name for option in options if option.type is ConfigType.PASSWORD}
+        secrets = Secrets.of(plain, passwords)
+        errors = {
+            name: [secrets.hidden(message) for message in messages]
+            for name, messages in providers.hidden_errors(errors, given, resolved).items()
+        }
+        visible = {name: shown_value(name, value) for name, value in plain.items()}
+        return config_infos(given.get(plugins.CLASS) or "", options, visible, errors)
 
     # --- connectors
 
@@ -303,7 +313,7 @@ class Herder:
 
     def _kind(self, config: Mapping[str, str]) -> str:
         try:
-            return plugins.load(self._class_name(config)).kind
+            return plugins.load(self._class_name(config), self.worker.declared).kind
         except (ConfigErrors, ProviderError):
             return "unknown"
 
@@ -357,8 +367,7 @@ class Herder:
             raise RestError(400, f"Connector name configuration ({full['name']}) doesn't match connector name in the "
                             f"URL ({name})")  # fmt: skip
         if not full.get("connector.class"):
-            shown = ", ".join(f"{key}={value}" for key, value in full.items())
-            raise RestError(400, f"Connector config {{{shown}}} contains no connector type")
+            raise RestError(400, _no_type(full))
         answer = self.checked(full)
         errors = {one["value"]["name"]: one["value"]["errors"] for one in answer["configs"]}
         if answer["error_count"]:
@@ -438,9 +447,9 @@ class Herder:
 
     def _class(self, name: str) -> type[Connector]:
         try:
-            return plugins.load(self._class_name(self.config(name)))
+            return plugins.load(self._class_name(self.config(name)), self.worker.declared)
         except (ConfigErrors, ProviderError) as error:
-            raise RestError(500, str(error)) from None
+            raise RestError(500, self.worker.providers.hidden(str(error))) from None
 
     def offsets(self, name: str) -> dict[str, Any]:
         return read_offsets(self.worker, name, self._class(name))
@@ -470,6 +479,12 @@ class Herder:
         cls = self._stopped(name)
         reset_offsets(self.worker, name, cls)
         return "The offsets for this connector have been reset successfully"
+
+
+def _no_type(config: Mapping[str, str | None]) -> str:
+    """As Kafka Connect says it, but without values, of which nobody knows whether they are secrets."""
+    settings = ", ".join(f"{name}={value if name == 'name' else HIDDEN}" for name, value in config.items())
+    return f"Connector config {{{settings}}} contains no connector type"
 
 
 def _shown(status: Status) -> dict[str, Any]:

@@ -1,11 +1,20 @@
-"""Converters, transformations and predicates by their names in a configuration, with the options under their prefix."""
+"""Converters, transformations, predicates and configuration providers by their names in a configuration, with the
+options under their prefix; and which modules of users such names may lead to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from typing import Any
 
+from kavka.client.classes import module_of, split_name
+from kavka.client.config import OBJECT_LISTS
+from kavka.client.consumer_config import CONSUMER_CONFIGS
+from kavka.client.producer_config import PRODUCER_CONFIGS
+from kavka.common.config import ConfigType
 from kavka.pipeline.connect.errors import ConfigErrors
 from kavka.pipeline.connect.options import parse
 
@@ -34,33 +43,143 @@ PREDICATES = {
 }
 HEADER_CONVERTERS = ("SimpleHeaderConverter", "StringConverter", "ByteArrayConverter")
 
-_JAVA = ("org.apache.kafka.connect.", "io.confluent.connect.")
+PROVIDERS = {
+    name: f"{_HERE}.providers:{name}"
+    for name in ("FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider")
+}
+
+CLIENTS = ("producer", "consumer", "admin")
+CLASS_SETTINGS = OBJECT_LISTS | {
+    key.name
+    for table in (PRODUCER_CONFIGS, CONSUMER_CONFIGS)
+    for key in table.keys.values()
+    if key.type is ConfigType.CLASS
+}
+"""Settings of clients that name classes, which a client imports."""
+
+GROUP = "kavka.connect"
+"""Of the entry points by which an installed package declares its plugins."""
+
+_JAVA = ("org.apache.kafka.connect.", "org.apache.kafka.common.config.provider.", "io.confluent.connect.")
+_BASES = {
+    "converter": f"{_HERE}.converters:Converter",
+    "transformation": f"{_HERE}.transforms.base:Transform",
+    "predicate": f"{_HERE}.transforms.predicates:Predicate",
+    "configuration provider": f"{_HERE}.providers:ConfigProvider",
+}
+_SHOWN = 200
 
 
-def load(option: str, name: str, known: Mapping[str, str], what: str) -> tuple[type[Any], str]:
+@dataclass(frozen=True)
+class Declared:
+    """The plugins that the worker's settings, and installed packages, declare.
+
+    Configurations come over REST and name classes by `module.Class`. To import a module is to run its code, so only
+    declared modules are imported. They are determined once, when the worker starts: a module that is written to a
+    folder of `plugin.path` afterwards is none of them.
+    """
+
+    modules: frozenset[str] = frozenset()
+    """With a package, all modules in it."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Names of entry points, with `module:Class`."""
+    file_connectors: bool = False
+    """Whether connectors may open files that their configuration names."""
+
+    @classmethod
+    def of(cls, worker: Mapping[str, str]) -> Declared:
+        """`plugin.modules`, `plugin.path` and `file.connectors.enable` of the worker's settings, and entry points."""
+        modules = set(items_of(worker.get("plugin.modules", "")))
+        modules |= {module.name for module in iter_modules(items_of(worker.get("plugin.path", "")))}
+        points = entry_points(group=GROUP)
+        modules |= {point.module for point in points}
+        enabled = worker.get("file.connectors.enable", "false").strip().lower() == "true"
+        return cls(frozenset(modules), {point.name: point.value for point in points}, enabled)
+
+    def allows(self, module: str) -> bool:
+        return any(module == declared or module.startswith(f"{declared}.") for declared in self.modules)
+
+    def require(self, module: str) -> None:
+        """ImportError, which says what to set, where the module is not declared."""
+        if not self.allows(module):
+            raise ImportError(
+                f"the module {shown(module)} is not declared as a plugin: set plugin.modules={shown(module)} in the "
+                "worker's settings, or add the folder that it is in to plugin.path"
+            )
+
+    def load(self, name: str) -> Any:
+        """What `module.Class` or `module:Class` names. ImportError or AttributeError where it cannot be had."""
+        module, attribute = split_name(name)
+        self.require(module)
+        return getattr(import_module(module), attribute)
+
+
+NOTHING = Declared()
+
+
+def items_of(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def own_class(where: str) -> Any:
+    """A class of Kavka itself, by `module:Class` of one of the tables."""
+    module, attribute = split_name(where)
+    return getattr(import_module(module), attribute)
+
+
+def shown(name: str) -> str:
+    """For messages: names come from requests, and may be of any length."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+
+
+def load(
+    option: str, name: str, known: Mapping[str, str], what: str, declared: Declared = NOTHING
+) -> tuple[type[Any], str]:
     """(class, what follows a `$` in its name: Key, Value or nothing). ConfigErrors under `option`."""
     base, _, side = name.partition("$")
     short = base.rpartition(".")[2]
     if (base == short or base.startswith(_JAVA)) and short in known:
-        module, _, attribute = known[short].partition(":")
-        return getattr(import_module(module), attribute), side
-    module, colon, attribute = base.rpartition(":")
-    if not colon:
-        module, _, attribute = base.rpartition(".")
+        return own_class(known[short]), side
+    for where in known.values():
+        if base in (where, where.replace(":", ".")):
+            return own_class(where), side
     try:
-        if not module or base.startswith(_JAVA):
+        if base in declared.names:
+            found = declared.load(declared.names[base])
+        elif base.startswith(_JAVA) or not split_name(base)[0]:
             raise ImportError(f"known are {', '.join(sorted(known))}, and your own by module.Class")
-        found = getattr(import_module(module), attribute)
+        else:
+            found = declared.load(base)
     except Exception as error:
-        message = f"Invalid value {name} for configuration {option}: Class {name} could not be found: {error}"
-        raise ConfigErrors({option: [message]}) from None
-    if not isinstance(found, type):
-        raise ConfigErrors({option: [f"Invalid value {name} for configuration {option}: it is no {what}"]})
-    return found, side
+        wrong = f"Class {shown(name)} could not be found: {error}"
+    else:
+        if isinstance(found, type) and issubclass(found, own_class(_BASES[what])):
+            return found, side
+        wrong = f"Class {shown(name)} is no {what}"
+    raise ConfigErrors({option: [f"Invalid value {shown(name)} for configuration {option}: {wrong}"]})
 
 
-def load_converter(name: str, option: str) -> type[Any]:
-    return load(option, name, CONVERTERS, "converter")[0]
+def load_converter(name: str, option: str, declared: Declared = NOTHING) -> type[Any]:
+    return load(option, name, CONVERTERS, "converter", declared)[0]
+
+
+def check_overrides(given: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
+    """Errors of settings of clients (`producer.override.partitioner.class`) that name classes of other modules."""
+    errors: dict[str, list[str]] = {}
+    for option, value in given.items():
+        # Spark, through which they go to the clients, does not tell upper case from lower case.
+        client, override, name = option.partition(".override.")
+        if not override or client not in CLIENTS or name.lower() not in CLASS_SETTINGS:
+            continue
+        for item in items_of(value):
+            module = module_of(item)
+            try:
+                if module is not None:
+                    declared.require(module)
+            except ImportError as error:
+                message = f"Invalid value {shown(item)} for configuration {option}: {error}"
+                errors.setdefault(option, []).append(message)
+    return errors
 
 
 def options_under(cls: Any, prefix: str, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list[str]]]:

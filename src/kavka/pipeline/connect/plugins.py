@@ -1,20 +1,23 @@
-"""Which connectors there are: by Kafka's class names, by short names, and one's own by `module.Class`.
+"""Which connectors there are: by Kafka's class names, by short names, and declared ones by `module.Class`.
 
-The classes are loaded when they are asked for: some need packages that others do not.
+The classes are loaded when they are named: some need packages that others do not.
 """
 
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 
 from kavka.pipeline.connect.api import Sink, Source
 from kavka.pipeline.connect.connectors import PLUGINS, Plugin
 from kavka.pipeline.connect.errors import ConfigErrors
+from kavka.pipeline.connect.loading import NOTHING, Declared, own_class, shown
 
 log = logging.getLogger(__name__)
 
 CLASS = "connector.class"
+FILES_DISABLED = (
+    "it opens files that its configuration names; file.connectors.enable=true in the worker's settings allows that"
+)
 
 
 def find(name: str) -> Plugin | None:
@@ -22,37 +25,42 @@ def find(name: str) -> Plugin | None:
     for plugin in PLUGINS:
         names = {plugin.name, f"{plugin.name}Connector", *plugin.java_names}
         names |= {java.rpartition(".")[2] for java in plugin.java_names}
-        names |= {one.removesuffix("Connector") for one in names}
-        if name in names:
+        names |= {known.removesuffix("Connector") for known in names}
+        if name in names or name in (plugin.where, plugin.where.replace(":", ".")):
             return plugin
     return None
 
 
-def load(name: str) -> type[Source] | type[Sink]:
-    """The class; ConfigErrors where there is none."""
+def load(name: str, declared: Declared = NOTHING) -> type[Source] | type[Sink]:
+    """The class; ConfigErrors where there is none, or where the worker does not offer it."""
     plugin = find(name)
-    where = plugin.where if plugin is not None else name
-    module, colon, attribute = where.rpartition(":")
-    if not colon:
-        module, _, attribute = where.rpartition(".")
     try:
-        if not module:
-            raise ImportError(f"known are {', '.join(sorted(one.name for one in PLUGINS))}; your own is module.Class")
-        found = getattr(import_module(module), attribute)
+        if plugin is not None:
+            found = own_class(plugin.where)
+        elif name in declared.names:
+            found = declared.load(declared.names[name])
+        elif "." in name or ":" in name:
+            found = declared.load(name)
+        else:
+            names = sorted([*(known.name for known in PLUGINS), *declared.names])
+            raise ImportError(f"known are {', '.join(names)}; your own is module.Class")
     except Exception as error:
-        message = f"Failed to find any class that implements Connector and which name matches {name}: {error}"
+        message = f"Failed to find any class that implements Connector and which name matches {shown(name)}: {error}"
         raise ConfigErrors({CLASS: [message]}) from None
     if not isinstance(found, type) or not issubclass(found, (Source, Sink)):
-        raise ConfigErrors({CLASS: [f"{name} is no connector: it must be a subclass of kavka.connect.Source or Sink"]})
+        wrong = f"{shown(name)} is no connector: it must be a subclass of kavka.connect.Source or Sink"
+        raise ConfigErrors({CLASS: [wrong]})
+    if found.opens_files({}) and not declared.file_connectors:
+        raise ConfigErrors({CLASS: [f"The connector {shown(name)} is not enabled: {FILES_DISABLED}"]})
     return found
 
 
-def load_all() -> list[tuple[Plugin, type[Source] | type[Sink]]]:
-    """Those whose packages are installed; a line in the log tells of the others."""
-    found = []
-    for plugin in PLUGINS:
+def load_all(declared: Declared = NOTHING) -> list[tuple[Plugin, type[Source] | type[Sink]]]:
+    """Those that the worker offers and whose packages are installed; a line in the log says which are not."""
+    loaded = []
+    for plugin in (*PLUGINS, *(Plugin(name, where) for name, where in sorted(declared.names.items()))):
         try:
-            found.append((plugin, load(plugin.where)))
+            loaded.append((plugin, load(plugin.name, declared)))
         except ConfigErrors as error:
-            log.warning("%s is not there: %s", plugin.name, error.errors[CLASS][0])
-    return found
+            log.debug("%s is not offered: %s", plugin.name, error.errors[CLASS][0])
+    return loaded

@@ -18,20 +18,43 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from kavka.common.properties import PropertiesError, parse_properties
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import load
+from kavka.pipeline.connect.loading import NOTHING, PROVIDERS, Declared, items_of, load
 
 log = logging.getLogger(__name__)
 
 NAMES = "config.providers"
-# ${provider:path:key} or ${provider:key}; the key may have colons, the path none.
-_PLACEHOLDER = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+
+
+class Placeholder(NamedTuple):
+    """`${provider:path:key}` or `${provider:key}`; the key may have colons, the path none."""
+
+    begin: int
+    end: int
+    provider: str
+    path: str
+    key: str
+
+
+def placeholders(text: str) -> Iterator[Placeholder]:
+    """In a time that grows with the length of the text: Kafka's regular expression takes cubic time for `${::::…`."""
+    after = 0
+    while (end := text.find("}", after)) >= 0:
+        begin = text.find("${", after, end)
+        provider, *rest = text[begin + 2 : end].split(":", 2) if begin >= 0 else [""]
+        if rest:
+            yield Placeholder(begin, end + 1, provider, "" if len(rest) == 1 else rest[0], rest[-1])
+        after = end + 1
+
+
+def has_placeholder(text: str) -> bool:
+    return next(placeholders(text), None) is not None
 
 
 class ProviderError(ConnectError):
@@ -135,16 +158,47 @@ class EnvVarConfigProvider(ConfigProvider):
         return {key: os.environ[key] for key in allowed if key in os.environ}
 
 
-_HERE = __name__
-KNOWN = {
-    name: f"{_HERE}:{name}" for name in ("FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider")
-}
-_JAVA = "org.apache.kafka.common.config.provider."
+HIDDEN = "[hidden]"
+_SECRET_NAME = re.compile(
+    r"passw(or)?d|secret|token|credential|jaas|api[._-]?key|keystore\.key|user\.info", re.IGNORECASE
+)
+# In addresses (`?password=…`, `//user:…@host`) and headers.
+_SECRET_PART = re.compile(
+    r"(?:password|passwd|pwd|secret|token)=([^&;\s]+)|://[^/@:\s]*:([^/@\s]+)@"
+    r"|authorization[:\s]\s*(?:\w+\s+)?([^\s|]+)",
+    re.IGNORECASE,
+)
+
+
+def is_secret(name: str) -> bool:
+    """By the name of a setting."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def secret_values(given: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
+    """Secrets that a configuration has itself, not by placeholders: values of settings of these names, or with names
+    like `password`, and parts of other values."""
+    for name, value in given.items():
+        if not isinstance(value, str) or has_placeholder(value):
+            continue
+        if name in secret_names or is_secret(name):
+            yield value
+        for match in _SECRET_PART.finditer(value):
+            yield from filter(None, match.groups())
+
+
+def shown_value(name: str, value: str) -> str:
+    """Of a setting, for others than its owner: without secrets. Placeholders stay."""
+    if has_placeholder(value):
+        return value
+    if is_secret(name):
+        return HIDDEN
+    return _SECRET_PART.sub(lambda match: match[0].replace(next(filter(None, match.groups())), HIDDEN), value)
 
 
 class Secrets(logging.Filter):
-    """Values that providers have given, taken out of texts: the placeholders stand there instead. As a filter of a
-    log's handlers it does so with whatever is logged.
+    """Values that providers have given, and passwords in configurations, taken out of texts: the placeholders, or
+    `[hidden]`, stand there instead. As a filter of a log's handlers it does so with whatever is logged.
 
     Values of one or two characters, and words that are in any text, are no secrets and stay. Short ones are found as
     words of their own, so that a number in the middle of another is not one of them.
@@ -159,6 +213,14 @@ class Secrets(logging.Filter):
         self._lock = threading.Lock()
         self._known: OrderedDict[str, str] = OrderedDict()
         self._pattern: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], secret_names: Collection[str] = ()) -> Secrets:
+        """Those of one configuration."""
+        secrets = cls()
+        for value in secret_values(given, secret_names):
+            secrets.add(value, HIDDEN)
+        return secrets
 
     def add(self, value: str, placeholder: str) -> None:
         lines = (line.strip() for line in value.splitlines())
@@ -182,7 +244,7 @@ class Secrets(logging.Filter):
 
     def hidden(self, text: str) -> str:
         pattern = self._pattern
-        return text if pattern is None else pattern.sub(lambda found: self._known.get(found[0], "[hidden]"), text)
+        return text if pattern is None else pattern.sub(lambda match: self._known.get(match[0], HIDDEN), text)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if self._pattern is not None:
@@ -202,19 +264,15 @@ class Providers:
         self.secrets = Secrets()
 
     @classmethod
-    def of(cls, worker: Mapping[str, str]) -> Providers:
+    def of(cls, worker: Mapping[str, str], declared: Declared = NOTHING) -> Providers:
         """As the worker's file says; ConfigErrors where it cannot be."""
         found: dict[str, ConfigProvider] = {}
-        for name in filter(None, (one.strip() for one in worker.get(NAMES, "").split(","))):
+        for name in items_of(worker.get(NAMES, "")):
             option, prefix = f"{NAMES}.{name}.class", f"{NAMES}.{name}.param."
             given = worker.get(option, "").strip()
             if not given:
                 raise ConfigErrors({option: [f'Missing required configuration "{option}" which has no default value.']})
-            made = load(option, given.removeprefix(_JAVA), KNOWN, "configuration provider")[0]
-            if not issubclass(made, ConfigProvider):
-                wrong = f"Invalid value {given} for configuration {option}: it is no configuration provider"
-                raise ConfigErrors({option: [wrong]})
-            provider = made()
+            provider = load(option, given, PROVIDERS, "configuration provider", declared)[0]()
             try:
                 provider.configure({key[len(prefix) :]: worker[key] for key in worker if key.startswith(prefix)})
             except ConnectError as error:
@@ -225,26 +283,29 @@ class Providers:
     def resolved(self, given: Mapping[str, str], whose: str | None = None) -> dict[str, str]:
         """With values in place of placeholders. `whose`: for lines in the log that tell of those that have none.
         ProviderError where values cannot be read."""
-        wanted: dict[tuple[str, str], set[str]] = {}
-        for value in given.values():
-            for name, path, key in _PLACEHOLDER.findall(value):
-                wanted.setdefault((name, path), set()).add(key)
-        if not wanted:
+        keys_by_path: dict[tuple[str, str], set[str]] = {}
+        for text in given.values():
+            for found in placeholders(text):
+                keys_by_path.setdefault((found.provider, found.path), set()).add(found.key)
+        if not keys_by_path:
             return dict(given)
-        known = {at: self._asked(*at, keys) for at, keys in wanted.items() if at[0] in self._providers}
+        values = {at: self._asked(*at, keys) for at, keys in keys_by_path.items() if at[0] in self._providers}
 
-        def replaced(match: re.Match[str]) -> str:
-            name, path, key = match[1], match[2] or "", match[3]
-            value = known.get((name, path), {}).get(key)
-            if value is None:
-                if whose is not None:
+        def replaced(text: str) -> str:
+            parts, after = [], 0
+            for found in placeholders(text):
+                placeholder, name, key = text[found.begin : found.end], found.provider, found.key
+                value = values.get((name, found.path), {}).get(key)
+                if value is not None:
+                    self.secrets.add(value, placeholder)
+                elif whose is not None:
                     why = f"it has no {key}" if name in self._providers else "it is not among config.providers"
-                    log.warning("%s: %s is left as it is: the provider %s: %s", whose, match[0], name, why)
-                return match[0]
-            self.secrets.add(value, match[0])
-            return value
+                    log.warning("%s: %s is left as it is: the provider %s: %s", whose, placeholder, name, why)
+                parts += [text[after : found.begin], placeholder if value is None else value]
+                after = found.end
+            return "".join([*parts, text[after:]])
 
-        return {option: _PLACEHOLDER.sub(replaced, value) for option, value in given.items()}
+        return {option: replaced(text) for option, text in given.items()}
 
     def _asked(self, name: str, path: str, keys: Collection[str]) -> Mapping[str, str]:
         try:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from kavka.client.admin import Admin
 from kavka.common.errors import KafkaError
+from kavka.pipeline.connect.access import Access, Guard
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder, NotLeader, RestError
+from kavka.pipeline.connect.providers import Secrets
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED
 from kavka.pipeline.spark.cluster import admin_settings
@@ -36,7 +40,9 @@ VERSION, COMMIT = "3.9.1", "kavka"
 _FORWARD_TIMEOUT = 90.0
 _PHRASES = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupported Media Type"}
 _CONFLICT = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
-_MOST = 4 << 20
+_JSON = "application/json"
+_MAX_BODY = 4 << 20
+_MAX_DEPTH = 64
 _LEVELS = {"TRACE": "DEBUG", "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "ERROR": "ERROR", "FATAL": "CRITICAL"}
 
 
@@ -45,8 +51,9 @@ def error(code: int, message: str) -> JSONResponse:
 
 
 class Api:
-    def __init__(self, herder: Herder) -> None:
+    def __init__(self, herder: Herder, access: Access | None = None) -> None:
         self.herder = herder
+        self._access = access or Access()
         self._cluster_id: str | None = None
 
     def app(self) -> Starlette:
@@ -82,7 +89,8 @@ class Api:
             self._route("/admin/loggers/{logger}", "PUT", self._set_logger),
         ]
         handlers = {HTTPException: _http_error, Exception: _unexpected}
-        return Starlette(routes=_by_path(routes), exception_handlers=handlers)
+        guard = Middleware(Guard, access=self._access)
+        return Starlette(routes=_by_path(routes), exception_handlers=handlers, middleware=[guard])
 
     def _route(self, path: str, method: str, work: Callable[..., Any]) -> tuple[str, str, Callable[..., Any]]:
         return path, method, self._handler(work)
@@ -106,16 +114,21 @@ class Api:
         except NotLeader as other:
             return _forwarded(call, other.url)
         except (ConnectError, KafkaError) as failure:
-            return error(500, self._hidden(str(failure)))
+            return error(500, self._hidden(str(failure), call))
         except Exception as failure:
-            log.exception("%s %s", call.request.method, call.request.url.path)
-            return error(500, self._hidden(f"{type(failure).__name__}: {failure}"))
+            trace = self._hidden(traceback.format_exc(), call)
+            log.error("%s %s failed: %s", call.request.method, call.request.scope["path"], trace)
+            return error(500, self._hidden(f"{type(failure).__name__}: {failure}", call))
         if isinstance(found, Response):
             return found
         return Response(status_code=204) if found is None else JSONResponse(found)
 
-    def _hidden(self, text: str) -> str:
-        return self.herder.worker.providers.hidden(text)
+    def _hidden(self, text: str, call: Call) -> str:
+        """Without secrets, also those of the request itself."""
+        body = call.body if isinstance(call.body, dict) else {}
+        config = body.get("config")
+        secrets = Secrets.of({**body, **(config if isinstance(config, dict) else {})})
+        return secrets.hidden(self.herder.worker.providers.hidden(text))
 
     # --- single handlers
 
@@ -150,10 +163,13 @@ class Api:
         if not isinstance(body, dict):
             raise RestError(400, "the body is an object with name and config")
         config = _settings(body.get("config"), "config")
-        name = str(body.get("name") or "").strip() or (config.get("name") or "").strip()
+        name, state = body.get("name"), body.get("initial_state")
+        if isinstance(name, (dict, list)) or not isinstance(state, str | None):
+            raise RestError(400, "name and initial_state are texts")
+        name = str(name or "").strip() or (config.get("name") or "").strip()
         if not name:
             raise RestError(400, "the body has no name")
-        made = self.herder.create(name, config, body.get("initial_state"))
+        made = self.herder.create(name, config, state)
         return JSONResponse(made, 201, headers=_location(name))
 
     def _put_config(self, call: Call, name: str) -> Any:
@@ -270,27 +286,71 @@ def _settings(body: Any, what: str) -> dict[str, str | None]:
 
 
 async def _body(request: Request) -> Any:
+    """What the JSON of the body says; a response where the body is refused. As with Kafka Connect, a Content-Type is
+    JSON's or there is none, and a body has one: a page of another site cannot send that without a preflight request."""
+    content_type = request.headers.get("content-type")
+    if content_type is not None and content_type.partition(";")[0].strip().lower() != _JSON:
+        return error(415, "HTTP 415 Unsupported Media Type")
     if request.method not in ("POST", "PUT", "PATCH"):
         return None
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > _MOST:
-            return error(413, f"a body of more than {_MOST} bytes is not taken")
+    length = request.headers.get("content-length", "")
+    is_too_large = length.isdecimal() and int(length[:20]) > _MAX_BODY
+    data = bytearray()
+    try:
+        if not is_too_large:
+            async for part in request.stream():
+                data += part
+                if is_too_large := len(data) > _MAX_BODY:
+                    break
+    except ClientDisconnect:
+        return error(400, "the body has not arrived as a whole")
+    if is_too_large:
+        return error(413, f"a body of more than {_MAX_BODY} bytes is not taken")
     if not data.strip():
         return None
+    if content_type is None:
+        return error(415, "HTTP 415 Unsupported Media Type")
     try:
-        return json.loads(data)
+        return _parsed(bytes(data))
     except ValueError as wrong:
         return error(400, f"the body is no JSON: {wrong}")
+
+
+def _parsed(data: bytes) -> Any:
+    """ValueError where it is no JSON, or none that can be stored and shown again."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        text = data.decode()
+        body = json.loads(text, parse_constant=refuse)
+        level: list[Any] = [body]
+        for _ in range(_MAX_DEPTH):
+            level = [item for value in level if isinstance(value, (dict, list)) for item in _items(value)]
+        if level:
+            raise ValueError(f"it has more than {_MAX_DEPTH} levels")
+        # Half of a surrogate pair is no character.
+        json.dumps(body, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError(f"it has more than {_MAX_DEPTH} levels") from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as wrong:
+        raise ValueError(f"it is no text in UTF-8: {wrong.reason}") from None
+    return body
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _forwarded(call: Call, url: str | None) -> Response:
     request = call.request
     if url is None or request.query_params.get("forward") == "false":
         return error(409, _CONFLICT)
-    query = f"{request.url.query}&forward=false" if request.url.query else "forward=false"
-    # The path of the scope is without escapes, and whole: a name may have any character.
+    given = request.scope["query_string"].decode("latin-1")
+    query = f"{given}&forward=false" if given else "forward=false"
+    # The path of the scope is without escapes, and whole: a name may have any character. The request's URL is made
+    # with the Host header, which the client chooses.
     target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
     data = None if call.body is None else json.dumps(call.body).encode()
     headers = {"Content-Type": "application/json"}
@@ -316,4 +376,4 @@ async def _http_error(request: Request, failure: Exception) -> Response:
 
 
 async def _unexpected(request: Request, failure: Exception) -> Response:
-    return error(500, str(failure) or type(failure).__name__)
+    return error(500, "HTTP 500 Internal Server Error")

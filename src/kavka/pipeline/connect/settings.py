@@ -9,8 +9,17 @@ from typing import Any
 from kavka.common.config import AtLeast, ConfigType, Importance, NotEmpty, OneOf, Satisfies
 from kavka.pipeline.connect.api import SINK, Connector
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import CONVERTERS, HEADER_CONVERTERS, load_converter, options_under
+from kavka.pipeline.connect.loading import (
+    CONVERTERS,
+    HEADER_CONVERTERS,
+    NOTHING,
+    Declared,
+    check_overrides,
+    load_converter,
+    options_under,
+)
 from kavka.pipeline.connect.options import Option, parse
+from kavka.pipeline.connect.plugins import FILES_DISABLED
 from kavka.pipeline.connect.topic_creation import rules as topic_rules
 
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
@@ -34,8 +43,8 @@ _NO_CONTROL = Satisfies(
 COMMON = (
     Option("name", doc="A name that no other connector of the workers has.", importance=HIGH, validator=_NO_CONTROL,
            group="Common", width="MEDIUM", display_name="Connector name"),
-    Option("connector.class", doc="Kafka's name of the connector's class, a short one, or `module.Class` of your own.",
-           importance=HIGH, group="Common", width="LONG", display_name="Connector class"),
+    Option("connector.class", doc="Kafka's name of the connector's class, a short one, or `module.Class` of your own "
+           "(see `plugin.path`).", importance=HIGH, group="Common", width="LONG", display_name="Connector class"),
     Option("tasks.max", INT, 1, "Kafka's limit on tasks. Here a connector is one task; files and Datagen are read by "
            "so many of Spark's.", HIGH, AtLeast(1), "Common", "SHORT", "Tasks max"),
     Option("tasks.max.enforce", BOOLEAN, True, "Has no effect: there is never more than one task.", LOW, None, "Common",
@@ -123,10 +132,24 @@ WORKER = (
     Option("key.converter", CLASS, doc="How keys are bytes, for connectors that do not say.", importance=HIGH),
     Option("value.converter", CLASS, doc="How values are bytes, for connectors that do not say.", importance=HIGH),
     Option("header.converter", CLASS, "SimpleHeaderConverter", "How headers are bytes.", LOW),
-    Option("listeners", LIST, ("http://:8083",), "Where the REST interface listens.", LOW),
+    Option("listeners", LIST, ("http://localhost:8083",), "Where the REST interface listens. The default is reached "
+           "from this machine alone (Kafka's, `http://:8083`, from anywhere): workers of a group on several machines "
+           "need an address that the others reach.", LOW),
     Option("rest.advertised.host.name", default=None, doc="What other workers call this one.", importance=LOW),
     Option("rest.advertised.port", INT, None, "And at which port.", LOW),
-    Option("plugin.path", LIST, (), "Folders that are added to Python's path, for connectors of your own.", LOW),
+    Option("access.control.allow.origin", LIST, (), "Origins of web pages that may use the REST interface: "
+           "`https://ui.example`, `https://*.example` or `*`. Requests of all other pages are refused.", LOW),
+    Option("access.control.allow.methods", LIST, (), "Methods that these pages may use; without it GET, POST and HEAD.",
+           LOW),
+    Option("plugin.path", LIST, (), "Folders with modules of plugins: connectors, converters, transformations, "
+           "predicates and configuration providers of your own. They are added to Python's path; the modules that "
+           "are there when the worker starts may be named in configurations.", LOW),
+    Option("plugin.modules", LIST, (), "Modules and packages on Python's path that may be named in configurations, "
+           "too. Nothing else is imported. (Ours.)", LOW),
+    Option("file.connectors.enable", BOOLEAN, False, "Whether there are the connectors that open files which their "
+           "configurations name: FileStreamSource, FileStreamSink, FolderSource, SparkSource, SparkSink, and JDBC with "
+           "a database that is no server. Whoever reaches the REST interface can then read and write all files that "
+           "the worker can. (Ours.)", LOW),
     Option("config.providers", LIST, (), "Names for configuration providers; each is configured as "
            "`config.providers.NAME.class` and `config.providers.NAME.param.…`.", LOW),
     Option("checkpoint.dir", default="connect-checkpoints", doc="Where Spark's checkpoints are: a folder that all "
@@ -197,7 +220,11 @@ def converter_config(given: Mapping[str, str], worker: Mapping[str, str], side: 
 
 
 def check_connector(
-    cls: type[Connector], given: Mapping[str, str], worker: Mapping[str, str], exactly_once: bool
+    cls: type[Connector],
+    given: Mapping[str, str],
+    worker: Mapping[str, str],
+    exactly_once: bool,
+    declared: Declared = NOTHING,
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """(all options parsed, errors by name): everything that `config/validate` looks at."""
     options = options_of(cls)
@@ -213,11 +240,13 @@ def check_connector(
         for name, messages in topic_rules(given, worker)[1].items():
             errors.setdefault(name, messages)
     for side in ("key", "value"):
-        _check_converter(given, worker, side, errors)
+        _check_converter(given, worker, side, errors, declared)
     from kavka.pipeline.connect.transforms.chain import compiled
 
-    for name, messages in compiled(given)[1].items():
+    for name, messages in (*compiled(given, declared)[1].items(), *check_overrides(given, declared).items()):
         errors.setdefault(name, []).extend(messages)
+    if cls.opens_files(given) and not declared.file_connectors:
+        errors.setdefault("connector.class", []).append(f"The connector is not enabled: {FILES_DISABLED}")
     return values, errors
 
 
@@ -245,7 +274,11 @@ def _check_sink(cls: Any, values: Mapping[str, Any], errors: dict[str, list[str]
 
 
 def _check_converter(
-    given: Mapping[str, str], worker: Mapping[str, str], side: str, errors: dict[str, list[str]]
+    given: Mapping[str, str],
+    worker: Mapping[str, str],
+    side: str,
+    errors: dict[str, list[str]],
+    declared: Declared,
 ) -> None:
     name, among, prefix = converter_config(given, worker, side)
     option = f"{side}.converter"
@@ -253,7 +286,7 @@ def _check_converter(
         errors.setdefault(option, []).append(f'Missing required configuration "{option}" which has no default value.')
         return
     try:
-        cls = load_converter(name, option)
+        cls = load_converter(name, option, declared)
     except ConfigErrors as error:
         errors.setdefault(option, []).extend(error.errors[option])
         return

@@ -39,7 +39,8 @@ def group_of(name: str) -> str:
 
 def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
     keep_raw = bool(context["errors.deadletterqueue.topic.name"]) or bool(context["errors.log.include.messages"])
-    flow = Flow.of(task.name, task.settings, context.config, task.worker.properties, keep_raw)
+    worker = task.worker
+    flow = Flow.of(task.name, task.settings, context.config, worker.properties, keep_raw, worker.declared)
     if not _wait_for_topics(task, context):
         return
     frame = context.spark.readStream.format("kavka").options(**_reading(context, flow)).load()

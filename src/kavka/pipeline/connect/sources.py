@@ -38,7 +38,7 @@ def run_source(task: Task, context: Context, source: Source, retries: Retries) -
 
 
 def _flow(task: Task, context: Context) -> Flow:
-    return Flow.of(task.name, task.settings, context.config, task.worker.properties, keep_raw=False)
+    return Flow.of(task.name, task.settings, context.config, task.worker.properties, False, task.worker.declared)
 
 
 def _topic(context: Context) -> str | None:

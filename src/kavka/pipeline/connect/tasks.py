@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kavka.common.config import ConfigType
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.providers import Providers
+from kavka.pipeline.connect.loading import NOTHING, Declared
+from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, seconds
 from kavka.pipeline.connect.stores import OffsetStore
@@ -50,6 +52,8 @@ class Worker:
     shutdown: float = 5.0
     providers: Providers = field(default_factory=Providers)
     """Of values that configurations name by placeholders."""
+    declared: Declared = NOTHING
+    """Modules that configurations may name."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,13 @@ class Task:
     def _work(self) -> None:
         providers = self.worker.providers
         self.settings = providers.resolved(self.given, f"Connector {self.name}")
-        config, errors = check_connector(self.cls, self.settings, self.worker.properties, self.worker.exactly_once)
+        worker = self.worker
+        passwords = {option.name for option in self.cls.options if option.type is ConfigType.PASSWORD}
+        for value in secret_values(self.given, passwords):
+            providers.secrets.add(value, HIDDEN)
+        config, errors = check_connector(
+            self.cls, self.settings, worker.properties, worker.exactly_once, worker.declared
+        )
         if errors:
             raise ConfigErrors(providers.hidden_errors(errors, self.given, self.settings))
         is_sink = issubclass(self.cls, Sink)

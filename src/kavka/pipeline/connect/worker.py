@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.loading import Declared, items_of
 from kavka.pipeline.connect.options import parsed
-from kavka.pipeline.connect.providers import NAMES, Providers
+from kavka.pipeline.connect.providers import HIDDEN, NAMES, Providers, secret_values
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
 from kavka.pipeline.connect.tasks import FAILED, Worker
@@ -110,9 +111,11 @@ def _prepare(properties: Mapping[str, str], options: Any, providers: Providers) 
 @contextlib.contextmanager
 def _resolved(properties: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Providers]]:
     """(the worker's settings with what placeholders stand for, its providers). Meanwhile the log hides those values."""
-    # A provider may be of one's own.
-    _find_plugins(one.strip() for one in properties.get("plugin.path", "").split(","))
-    providers = Providers.of(properties)
+    # A provider may be a plugin.
+    _find_plugins(items_of(properties.get("plugin.path", "")))
+    providers = Providers.of(properties, Declared.of(properties))
+    for value in secret_values(properties):
+        providers.secrets.add(value, HIDDEN)
     handlers = list(logging.getLogger().handlers)
     for handler in handlers:
         handler.addFilter(providers.secrets)
@@ -143,6 +146,7 @@ def _worker(
         exactly_once=settings["exactly.once.source.support"].lower() == "enabled",
         shutdown=settings["task.shutdown.graceful.timeout.ms"] / 1000,
         providers=providers,
+        declared=Declared.of(properties),
     )
 
 
@@ -248,7 +252,7 @@ class Server:
     """The listener of the REST interface, bound at once, so that its port is known before anything else is."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        listener = (settings["listeners"] or ("http://:8083",))[0]
+        listener = (settings["listeners"] or ("http://localhost:8083",))[0]
         parts = urlsplit(listener)
         if parts.scheme.lower() != "http":
             raise ConfigErrors({"listeners": [f"Invalid value {listener} for configuration listeners: only http://"]})
@@ -258,7 +262,8 @@ class Server:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind((host, port))
         self.socket.listen(100)
-        bound = self.socket.getsockname()[1]
+        address, bound = self.socket.getsockname()[:2]
+        self._settings, self._host, self._address = settings, host, address
         shown = settings["rest.advertised.host.name"] or (host if host not in ("", "0.0.0.0", "::") else _own_address())
         self.name = f"{shown}:{settings['rest.advertised.port'] or bound}"
         self.url = f"http://{self.name}"
@@ -267,11 +272,15 @@ class Server:
         try:
             import uvicorn
 
+            from kavka.pipeline.connect.access import Access
             from kavka.pipeline.connect.rest import Api
         except ImportError as error:
             raise ConnectError("Connect's REST interface needs: pip install 'kavka[connect]'") from error
+        access = Access.of(self._settings, self._host, self._address)
+        # Its lines go to the worker's own handlers, which hide secrets.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
-            Api(herder).app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+            Api(herder, access).app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
         )
         server = uvicorn.Server(config)
         # Uvicorn would end the process with the signal once it has stopped listening; there is more to stop.

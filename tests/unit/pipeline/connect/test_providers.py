@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kavka.pipeline.connect import worker as workers
 from kavka.pipeline.connect.api import Context, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder, RestError
+from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.providers import ConfigProvider, ProviderError, Providers, Secrets
 from kavka.pipeline.connect.stores import ConfigStore, MemoryTable, OffsetStore, StatusStore
@@ -24,6 +26,7 @@ from tests.support.processes import wait_until
 
 JAVA = "org.apache.kafka.common.config.provider"
 PASSWORD = "open sesame"
+DECLARED = Declared(frozenset({__name__}), file_connectors=True)
 TEXT = "org.apache.kafka.connect.storage.StringConverter"
 
 
@@ -78,6 +81,9 @@ def providers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
         ("${topic}-${timestamp}", None),
         ("$${env:FOO_V}", "$foo"),
         ("${file:F:${env:FOO_V}}", None),
+        ("${env:FOO_V", None),
+        ("}${env:FOO_V}", "}foo"),
+        ("${none}${env:FOO_V}${env:BAR_V}", "${none}foobar"),
     ],
 )
 def test_placeholders_stand_for_what_apaches_do(
@@ -87,6 +93,13 @@ def test_placeholders_stand_for_what_apaches_do(
     text = given.replace("F:", f"{folder}/secrets.properties:")
     text = text.replace("D:", f"{folder}/d:").replace("D/", f"{folder}/d/")
     assert providers.resolved({"k": text}) == {"k": text if found is None else found}
+
+
+@pytest.mark.parametrize("text", ["${" + ":" * 200_000, "${:" * 200_000, "${" * 200_000 + "}", "}" * 400_000])
+def test_hostile_placeholders_take_no_time(providers: Providers, text: str) -> None:
+    begin = time.thread_time()
+    assert providers.resolved({"k": text}) == {"k": text}
+    assert time.thread_time() - begin < 5
 
 
 def test_what_cannot_be_read_is_an_error_in_one_line(providers: Providers, folder: Path) -> None:
@@ -113,7 +126,7 @@ def test_what_has_no_value_is_told_by_the_log(
         ({}, "Missing required configuration"),
         ({"class": "com.example.Vault"}, "could not be found"),
         ({"class": f"{JAVA}.Vault"}, "known are DirectoryConfigProvider"),
-        ({"class": "pathlib.Path"}, "it is no configuration provider"),
+        ({"class": "pathlib.Path"}, "the module pathlib is not declared as a plugin: set plugin.modules=pathlib"),
         ({"class": "FileConfigProvider", "param.allowed.paths": "rel"}, "Path rel is not absolute"),
         ({"class": "FileConfigProvider", "param.allowed.paths": "/no/such"}, "Path /no/such does not exist"),
         ({"class": "EnvVarConfigProvider", "param.allowlist.pattern": "("}, "is no regular expression"),
@@ -137,7 +150,7 @@ class Ours(ConfigProvider):
 
 def test_a_provider_of_ones_own() -> None:
     given = {"config.providers": "ours", "config.providers.ours.class": f"{__name__}.Ours"}
-    providers = Providers.of({**given, "config.providers.ours.param.end": "!"})
+    providers = Providers.of({**given, "config.providers.ours.param.end": "!"}, DECLARED)
     assert providers.resolved({"k": "${ours:a:b} ${ours:c}"}) == {"k": "a/b! /c!"}
     with pytest.raises(ProviderError, match=r"^the configuration provider ours failed: RuntimeError$"):
         providers.resolved({"k": "${ours:broken:b}"})
@@ -181,7 +194,8 @@ class Telling(Source):
 def herder(providers: Providers) -> Iterator[Herder]:
     converters = {"key.converter": TEXT, "value.converter": TEXT}
     nothing: Any = lambda: None  # noqa: E731
-    worker = Worker("w:1", converters, nothing, "points", OffsetStore(MemoryTable()), providers=providers)
+    worker = Worker("w:1", converters, nothing, "points", OffsetStore(MemoryTable()), providers=providers,
+                    declared=DECLARED)  # fmt: skip
     made = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     yield made
     made.close()

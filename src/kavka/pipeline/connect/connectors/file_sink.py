@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,10 @@ class FileStreamSink(Sink):
     options = (
         Option("file", default="", doc="The file, on the worker's machine. Empty: standard output.", importance=HIGH),
     )
+
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return True
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions as f

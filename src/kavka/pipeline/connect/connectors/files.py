@@ -41,6 +41,10 @@ class _Following(IncrementalSource):
     partition_field = "filename"
     poll_interval = 1.0
 
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return True
+
     def start(self, context: Context) -> None:
         from kavka.pipeline.connect.connectors.lines import Lines
 

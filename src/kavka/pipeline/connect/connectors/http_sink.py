@@ -46,12 +46,12 @@ def _are_codes(texts: tuple[str, ...]) -> bool:
 
 
 def headers_of(text: str, separator: str) -> dict[str, str]:
-    """From `Name: value|Other: value`. ValueError where one has no name."""
+    """From `Name: value|Other: value`. ValueError where one has no name; without its text, which may be a secret."""
     found = {}
-    for one in text.split(separator) if text else []:
-        name, colon, value = one.partition(":")
+    for number, header in enumerate(text.split(separator) if text else [], start=1):
+        name, colon, value = header.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) or re.search(r"[\r\n]", value):
-            raise ValueError(f"'{one}' is not a header like Name: value")
+            raise ValueError(f"header {number} is not like Name: value")
         found[name.strip()] = value.strip()
     return found
 

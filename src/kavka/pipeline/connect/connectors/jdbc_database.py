@@ -134,7 +134,9 @@ class Database:
         driver = config["driver.class"] or DRIVERS.get(name)
         if not driver:
             raise ConnectError(f"which driver is for {self.url.split('?')[0]} is not known: give driver.class")
-        self.options: dict[str, str] = {"url": self.url, "driver": driver, **properties}
+        # Spark does not tell upper case from lower case: no property takes the place of the address that was checked.
+        more = {option: value for option, value in properties.items() if option.lower() not in ("url", "driver")}
+        self.options: dict[str, str] = {"url": self.url, "driver": driver, **more}
         """For Spark's reader and writer."""
         for option, given in (("user", config["connection.user"]), ("password", config["connection.password"])):
             if given:

@@ -29,7 +29,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
     DatabaseError,
     told_in_one_line,
 )
-from kavka.pipeline.connect.connectors.jdbc_sql import DELETED, ORDER, Merge, subprotocol
+from kavka.pipeline.connect.connectors.jdbc_sql import DELETED, ORDER, Merge, is_embedded, subprotocol
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 
@@ -124,6 +124,10 @@ class JdbcSink(Sink):
         ),
         Option("retry.backoff.ms", INT, 3000, "How long to wait before that.", LOW, AtLeast(0), _RETRIES),
     )
+
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return is_embedded(given.get("connection.url", ""))
 
     @classmethod
     def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:

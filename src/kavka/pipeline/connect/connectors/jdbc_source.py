@@ -21,7 +21,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
     DatabaseError,
     told_in_one_line,
 )
-from kavka.pipeline.connect.connectors.jdbc_sql import Moment, Position, Range
+from kavka.pipeline.connect.connectors.jdbc_sql import Moment, Position, Range, is_embedded
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 
@@ -97,6 +97,10 @@ class JdbcSource(IncrementalSource):
                _CONNECTOR),
         Option("batch.max.rows", INT, 100_000, "About how many rows are read at a time.", LOW, AtLeast(1), _CONNECTOR),
     )  # fmt: skip
+
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return is_embedded(given.get("connection.url", ""))
 
     @classmethod
     def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,16 @@ def subprotocol(url: str) -> str:
     return parts[1].lower() if len(parts) > 2 and parts[0] == "jdbc" else ""
 
 
+_SERVERS = frozenset({"postgresql", "mysql", "mariadb", "sqlserver", "oracle", "db2"})
+
+
+def is_embedded(url: str) -> bool:
+    """Whether the database may run inside the driver, which then opens files, or runs code, that the URL names. Of
+    a driver that is not known here that has to be assumed."""
+    name = subprotocol(url)
+    return bool(name) and name not in _SERVERS
+
+
 @dataclass(frozen=True)
 class Dialect:
     name: str

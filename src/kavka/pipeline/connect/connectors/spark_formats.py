@@ -58,6 +58,10 @@ class SparkSource(Source):
         Option("key.columns", LIST, (), "Columns that make up the key: one as it is, several as a struct."),
     )
 
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return True
+
     def read(self, context: Context) -> DataFrame:
         from pyspark.sql import functions as f
 
@@ -112,6 +116,10 @@ class SparkSink(Sink):
             "fields of the value.",
         ),
     )
+
+    @classmethod
+    def opens_files(cls, given: Mapping[str, str]) -> bool:
+        return True
 
     @classmethod
     def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:

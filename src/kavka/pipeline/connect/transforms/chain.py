@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from kavka.common.config import ConfigType, Importance
 from kavka.pipeline.connect import schemas
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import PREDICATES, TRANSFORMS, load, options_under
+from kavka.pipeline.connect.loading import NOTHING, PREDICATES, TRANSFORMS, Declared, load, options_under
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import ERROR, PARTS, Records
 from kavka.pipeline.connect.transforms.base import Transform
@@ -79,7 +79,7 @@ def names(given: Mapping[str, str], option: str) -> list[str]:
     return [one.strip() for one in given.get(option, "").split(",") if one.strip()]
 
 
-def compiled(given: Mapping[str, str]) -> tuple[list[Step], dict[str, list[str]]]:
+def compiled(given: Mapping[str, str], declared: Declared = NOTHING) -> tuple[list[Step], dict[str, list[str]]]:
     """(the steps, errors by option) of `transforms` and `predicates`."""
     errors: dict[str, list[str]] = {}
     predicates: dict[str, Predicate] = {}
@@ -88,13 +88,13 @@ def compiled(given: Mapping[str, str]) -> tuple[list[Step], dict[str, list[str]]
         if twice:
             errors[option] = [f"Invalid value {given[option]} for configuration {option}: Duplicate alias provided."]
     for alias in dict.fromkeys(names(given, "predicates")):
-        found = _loaded(given, f"predicates.{alias}.", PREDICATES, "predicate", errors)
+        found = _loaded(given, f"predicates.{alias}.", PREDICATES, "predicate", errors, declared)
         if found is not None:
             predicates[alias] = found[0](found[1])
     steps = []
     for alias in dict.fromkeys(names(given, "transforms")):
         prefix = f"transforms.{alias}."
-        found = _loaded(given, prefix, TRANSFORMS, "transformation", errors)
+        found = _loaded(given, prefix, TRANSFORMS, "transformation", errors, declared)
         if found is None:
             continue
         cls, config, side = found
@@ -108,11 +108,14 @@ def compiled(given: Mapping[str, str]) -> tuple[list[Step], dict[str, list[str]]
     return steps, errors
 
 
-def options_of_steps(given: Mapping[str, str]) -> list[Option]:
+def options_of_steps(given: Mapping[str, str], declared: Declared = NOTHING) -> list[Option]:
     """The rows of `transforms.NAME.…` and `predicates.NAME.…`, for validate: of those whose class is known."""
     found: list[Option] = []
-    kinds = (("transforms", "Transforms", TRANSFORMS), ("predicates", "Predicates", PREDICATES))
-    for plural, title, known in kinds:
+    kinds = (
+        ("transforms", "Transforms", TRANSFORMS, "transformation"),
+        ("predicates", "Predicates", PREDICATES, "predicate"),
+    )
+    for plural, title, known, what in kinds:
         for alias in dict.fromkeys(names(given, plural)):
             prefix, group = f"{plural}.{alias}.", f"{title}: {alias}"
             kind = f"Which {plural.removesuffix('s')} it is."
@@ -123,7 +126,7 @@ def options_of_steps(given: Mapping[str, str]) -> list[Option]:
                     Option("predicate", default=None, doc="The predicate of the records that it is for."),
                 ]
             with contextlib.suppress(ConfigErrors):
-                rows += load("", given.get(f"{prefix}type", "").strip(), known, "")[0].options
+                rows += load("", given.get(f"{prefix}type", "").strip(), known, what, declared)[0].options
             found += [
                 replace(one, name=f"{prefix}{one.name}", group=group, display_name=one.display_name or one.name)
                 for one in rows
@@ -132,7 +135,12 @@ def options_of_steps(given: Mapping[str, str]) -> list[Option]:
 
 
 def _loaded(
-    given: Mapping[str, str], prefix: str, known: Mapping[str, str], what: str, errors: dict[str, list[str]]
+    given: Mapping[str, str],
+    prefix: str,
+    known: Mapping[str, str],
+    what: str,
+    errors: dict[str, list[str]],
+    declared: Declared,
 ) -> tuple[Any, dict[str, Any], str] | None:
     option = f"{prefix}type"
     name = given.get(option)
@@ -140,7 +148,7 @@ def _loaded(
         errors[option] = [f'Missing required configuration "{option}" which has no default value.']
         return None
     try:
-        cls, side = load(option, name.strip(), known, what)
+        cls, side = load(option, name.strip(), known, what, declared)
     except ConfigErrors as error:
         errors.update(error.errors)
         return None

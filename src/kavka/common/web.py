@@ -1,0 +1,37 @@
+"""[pure] Which web pages a request comes from: rules that the console and Connect's REST interface share.
+
+A page of another site can make a browser send requests to a server that only this machine or network reaches. The
+browser says so with Origin and Sec-Fetch-Site. A page whose own host name points to the server (DNS rebinding) counts
+as the same site for the browser: only the name in Host tells it apart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def host_name(host: str) -> str:
+    """Of a Host header: without the port, without the brackets of IPv6."""
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an IP address, which no DNS server can point elsewhere."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
+    """Whether the headers Origin or Sec-Fetch-Site say that a page of another origin than `host` sends the request.
+    Programs that are no browsers send neither."""
+    if site is not None and site.lower() not in ("same-origin", "none"):
+        return True
+    if origin is None:
+        return False
+    return origin == "null" or origin.partition("://")[2].lower() != host.lower()

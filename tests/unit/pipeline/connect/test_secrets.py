@@ -1,0 +1,142 @@
+"""Passwords are in no error, log line, status or answer of validate; in the stored configuration alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.common.config import ConfigType
+from kavka.pipeline.connect import worker as workers
+from kavka.pipeline.connect.api import Context, Source
+from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.herder import Herder
+from kavka.pipeline.connect.loading import Declared
+from kavka.pipeline.connect.options import Option
+from kavka.pipeline.connect.providers import Providers, is_secret
+from tests.support.connect_app import Asked, idle_herder
+from tests.support.processes import wait_until
+
+TOLD, STORED = "Correct-Horse-1", "Battery-Staple-2"
+"""A password that a configuration has itself, and one that a file has."""
+
+
+class Leaking(Source):
+    """Puts all that it is configured with into its errors."""
+
+    options = (
+        Option("vault.password", ConfigType.PASSWORD, None),
+        Option("plain", default=""),
+        Option("moment", default="never"),
+    )
+
+    @classmethod
+    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+        if config["moment"] == "check":
+            return {"plain": f"cannot be with {dict(given)}"}
+        if config["moment"] == "crash":
+            raise RuntimeError(f"crashed with {dict(given)}")
+        return {}
+
+    def start(self, context: Context) -> None:
+        logging.getLogger("leaking").warning("starting with %s", dict(context.given))
+        raise ConnectError(f"failed with {dict(context.given)}") from ValueError(context["vault.password"])
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    (tmp_path / "secrets.properties").write_text(f"p={STORED}\n")
+    return f"${{file:{tmp_path}/secrets.properties:p}}"
+
+
+@pytest.fixture
+def herder(caplog: pytest.LogCaptureFixture) -> Iterator[Herder]:
+    providers = Providers.of({"config.providers": "file", "config.providers.file.class": "FileConfigProvider"})
+    caplog.handler.addFilter(providers.secrets)
+    herder = idle_herder(Declared(frozenset({__name__})), providers=providers)
+    object.__setattr__(herder.worker, "spark", lambda: None)
+    yield herder
+    herder.close()
+    caplog.handler.removeFilter(providers.secrets)
+
+
+def configs(secret: str) -> Iterator[dict[str, Any]]:
+    """The password where it belongs, under a name that is no option, and in addresses and headers."""
+    for moment in ("check", "crash", "never"):
+        for password in (TOLD, secret):
+            config = {"connector.class": f"{__name__}.Leaking", "moment": moment}
+            yield {**config, "vault.password": password}
+            yield {**config, "producer.override.sasl.jaas.config": password}
+            yield {**config, "plain": f"jdbc:x://user:{password}@host/d"}
+            yield {**config, "plain": f"https://host/?user=u&token={password}"}
+            yield {**config, "plain": f"X-A: b|Authorization: Bearer {password}|X-C: d"}
+    for password in (TOLD, secret):
+        yield {"password": password}
+        yield {"connector.class": "no.Such", "password": password}
+        yield {"connector.class": None, "auth.token": password}
+        yield {"connector.class": "HttpSink", "topics": "t", "http.api.url": "no url", "auth.bearer.token": password}
+        yield {"connector.class": "HttpSink", "topics": "t", "headers": f"Authorization {password}"}
+        yield {"connector.class": "HttpSink", "topics": "t", "connection.password": password, "auth.type": "?"}
+
+
+def test_no_password_is_in_an_error_or_an_answer_of_validate(
+    herder: Herder, secret: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = Asked(herder)
+    statuses = set()
+    for config in configs(secret):
+        name = str(config.get("connector.class")).rpartition(".")[2]
+        for method, path, body in (
+            ("PUT", f"/connector-plugins/{name}/config/validate", config),
+            ("POST", "/connectors", {"name": "c", "config": {**config, "tasks.max": "none"}}),
+            ("PUT", "/connectors/c/config", {**config, "tasks.max": "none"}),
+        ):
+            status, response = ask(method, path, body)
+            statuses.add(status)
+            shown = json.dumps(response) + caplog.text
+            assert TOLD not in shown and STORED not in shown, (status, config, response)
+    assert statuses == {200, 400, 500}
+
+
+def test_no_password_is_in_a_status_or_the_log(herder: Herder, secret: str, caplog: pytest.LogCaptureFixture) -> None:
+    herder.start()
+    ask = Asked(herder)
+    names = []
+    for number, config in enumerate(config for config in configs(secret) if config.get("moment") == "never"):
+        names.append(f"c{number}")
+        assert ask("POST", "/connectors", {"name": names[-1], "config": config})[0] == 201
+
+    def failed(name: str) -> bool:
+        status, response = ask("GET", f"/connectors/{name}/status")
+        return status == 200 and [task["state"] for task in response["tasks"]] == ["FAILED"]
+
+    for name in names:
+        wait_until(lambda name=name: failed(name), timeout=60, what=f"{name} has failed")  # type: ignore[misc]
+        _, response = ask("GET", f"/connectors/{name}/status")
+        assert "failed with" in response["tasks"][0]["trace"]
+        assert TOLD not in json.dumps(response) and STORED not in json.dumps(response)
+    assert "starting with" in caplog.text and "failed with" in caplog.text
+    assert TOLD not in caplog.text and STORED not in caplog.text
+    # The owner of a configuration can read it, as with Kafka Connect.
+    assert ask("GET", "/connectors/c0/config")[1]["vault.password"] == TOLD
+
+
+def test_passwords_of_the_worker_itself_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    root = logging.getLogger()
+    with workers._resolved({"sasl.jaas.config": f"required password='{TOLD}';", "ssl.key.password": STORED}):
+        assert root.handlers
+        logging.getLogger("leaking").error("connecting with %s and %s", STORED, f"required password='{TOLD}';")
+    assert "connecting with [hidden] and [hidden]" in caplog.text
+    assert TOLD not in caplog.text and STORED not in caplog.text
+
+
+def test_secrets_are_known_by_their_names() -> None:
+    for name in ("connection.password", "auth.bearer.token", "aws.secret.access.key", "sasl.jaas.config",
+                 "ssl.keystore.key", "basic.auth.credentials", "basic.auth.user.info", "API_KEY"):  # fmt: skip
+        assert is_secret(name)
+    for name in ("key.converter", "topics", "connection.user", "file", "pk.fields", "spark.path"):
+        assert not is_secret(name)

@@ -1,0 +1,365 @@
+"""Who may use Connect's REST interface, and which modules a configuration may name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.connect.access import Access
+from kavka.pipeline.connect.errors import ConfigErrors
+from kavka.pipeline.connect.herder import Herder, NotLeader
+from kavka.pipeline.connect.loading import Declared
+from kavka.pipeline.connect.options import parsed
+from kavka.pipeline.connect.providers import Providers
+from kavka.pipeline.connect.settings import STANDALONE
+from kavka.pipeline.connect.worker import Server
+from tests.support.connect_app import SOURCE, Asked, idle_herder
+
+CREATE = {"name": "c", "config": SOURCE}
+FORM = "application/x-www-form-urlencoded"
+LOCAL = Access(names=frozenset({"localhost"}), is_loopback=True)
+
+
+@pytest.fixture
+def herder() -> Herder:
+    return idle_herder()
+
+
+@pytest.fixture
+def ask(herder: Herder) -> Asked:
+    return Asked(herder)
+
+
+# ---- requests of web pages
+
+
+@pytest.mark.parametrize(
+    "method, path, body, content_type, code",
+    [
+        # As Apache's worker 3.9.1 responds.
+        ("POST", "/connectors", CREATE, "text/plain", 415),
+        ("POST", "/connectors", CREATE, FORM, 415),
+        ("POST", "/connectors", CREATE, None, 415),
+        ("POST", "/connectors", CREATE, "application/*", 415),
+        ("POST", "/connectors", CREATE, "application/vnd.x+json", 415),
+        ("POST", "/connectors", CREATE, "application/json; charset=utf-8", 201),
+        ("POST", "/connectors", CREATE, "Application/JSON", 201),
+        ("PUT", "/connectors/c/config", SOURCE, "text/plain", 415),
+        ("PATCH", "/connectors/c/config", {"topic": "u"}, "text/plain", 415),
+        ("PUT", "/connectors/c/pause", b"", "text/plain", 415),
+        ("POST", "/connectors/c/restart", b"", FORM, 415),
+        ("DELETE", "/connectors/c", b"", "text/plain", 415),
+        ("GET", "/connectors", b"", "text/plain", 415),
+        ("GET", "/connectors", b"", None, 200),
+        ("POST", "/nothing", CREATE, "text/plain", 404),
+        ("PUT", "/admin/loggers/kavka.none", {"level": "INFO"}, "text/plain", 415),
+    ],
+)
+def test_only_json_is_accepted(
+    ask: Asked, herder: Herder, method: str, path: str, body: Any, content_type: str | None, code: int
+) -> None:
+    assert ask(method, path, body, headers={"content-type": content_type})[0] == code
+    assert herder.names() == (["c"] if code == 201 else [])
+
+
+def test_requests_without_a_body_need_no_content_type(ask: Asked, herder: Herder) -> None:
+    """As the console, curl and kafka-connect-py send them."""
+    herder.create("c", SOURCE, None)
+    assert ask("PUT", "/connectors/c/pause")[0] == 202
+    assert ask("DELETE", "/connectors/c")[0] == 204
+
+
+FOREIGN = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://localhost:3000"},
+    {"origin": "http://localhost:8083.evil.example"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    # A page whose own name points here: DNS rebinding.
+    {"origin": "http://evil.example:8083", "host": "evil.example:8083", "sec-fetch-site": "same-origin"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize("method, path", [("POST", "/connectors"), ("GET", "/connectors"), ("OPTIONS", "/connectors")])
+@pytest.mark.parametrize("is_loopback", [True, False])
+def test_requests_of_other_sites_are_refused(
+    herder: Herder, headers: dict[str, str], method: str, path: str, is_loopback: bool
+) -> None:
+    ask = Asked(herder, access=Access(names=frozenset({"localhost"}), is_loopback=is_loopback))
+    status, response = ask(method, path, CREATE if method == "POST" else b"", headers=headers)
+    assert status in (403, 421) and response["error_code"] == status and response["message"]
+    assert herder.names() == [] and "access-control-allow-origin" not in ask.headers
+
+
+@pytest.mark.parametrize("host", ["localhost:8083", "LOCALHOST", "127.0.0.1:8083", "[::1]:8083", "10.1.2.3", "", None])
+def test_a_loopback_listener_is_known_by_its_addresses(herder: Herder, host: str | None) -> None:
+    assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:8083", "localhost.evil.example", "127.0.0.1.evil.example", "x"])
+def test_a_loopback_listener_is_known_by_no_other_name(herder: Herder, host: str) -> None:
+    assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 421
+
+
+def test_another_listener_is_known_by_any_name(herder: Herder) -> None:
+    ask = Asked(herder, access=Access(names=frozenset(), is_loopback=False))
+    assert ask("GET", "/connectors", headers={"host": "connect.example:8083"})[0] == 200
+
+
+def test_a_page_of_the_worker_itself_may_send_requests(ask: Asked) -> None:
+    headers = {"origin": "http://localhost:8083", "sec-fetch-site": "same-origin"}
+    assert ask("POST", "/connectors", CREATE, headers=headers)[0] == 201
+    assert ask("GET", "/connectors", headers={"sec-fetch-site": "none"})[0] == 200
+    assert ask.headers["x-content-type-options"] == "nosniff"
+
+
+def test_origins_are_allowed_as_in_kafka_connect(herder: Herder) -> None:
+    """The headers are those of Apache's worker 3.9.1."""
+    access = Access(frozenset({"localhost"}), True, ("http://good.example", "https://*.good.example"), ("GET", "PUT"))
+    ask = Asked(herder, access=access)
+    for origin in ("http://good.example", "https://ui.good.example"):
+        site = {"origin": origin, "sec-fetch-site": "cross-site"}
+        assert ask("POST", "/connectors", {**CREATE, "name": origin}, headers=site)[0] == 201
+        assert ask.headers["access-control-allow-origin"] == origin
+        assert ask.headers["vary"] == "Origin" and ask.headers["access-control-allow-credentials"] == "true"
+        preflight = {**site, "access-control-request-method": "PUT", "access-control-request-headers": "content-type"}
+        assert ask("OPTIONS", "/connectors", headers=preflight)[0] == 200
+        assert ask.headers["access-control-allow-methods"] == "GET,PUT"
+        assert ask.headers["access-control-max-age"] == "1800"
+        assert "Content-Type" in ask.headers["access-control-allow-headers"]
+        assert ask("OPTIONS", "/connectors", headers={**preflight, "access-control-request-method": "POST"})[0] == 200
+        assert "access-control-allow-methods" not in ask.headers
+    for origin in ("http://evil.example", "http://good.example.evil.example", "https://good.example", "null"):
+        assert ask("GET", "/connectors", headers={"origin": origin})[0] == 403, origin
+    every = Asked(herder, access=Access(origins=("*",)))
+    assert every("GET", "/connectors", headers={"origin": "http://any.example"})[0] == 200
+
+
+def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herder) -> None:
+    """Over HTTP, to a worker with the default access: its Host is the address that the worker advertises."""
+    leader = idle_herder()
+    settings = parsed(STANDALONE, {**leader.worker.properties, "listeners": "http://localhost:0",
+                                   "offset.storage.file.filename": "unused"})  # fmt: skip
+    server = Server(settings)
+    assert parsed(STANDALONE, {**leader.worker.properties, "offset.storage.file.filename": "unused"})["listeners"] == (
+        "http://localhost:8083",
+    )
+    started, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=server.run, args=(leader, stop.is_set, lambda url: started.set()))
+    thread.start()
+    try:
+        assert started.wait(60)
+        assert server.url.startswith("http://localhost:")
+        herder.lead = lambda: (_ for _ in ()).throw(NotLeader(server.url))  # type: ignore[assignment, method-assign]
+        ask = Asked(herder)
+        assert ask("POST", "/connectors", CREATE)[0] == 201
+        assert ask("PUT", "/connectors/c/pause")[0] == 202
+        assert (leader.names(), leader.configs.target("c"), herder.names()) == (["c"], "PAUSED", [])
+        status, response = ask("POST", "/connectors", {"name": "d", "config": {"connector.class": "os.path"}})
+        assert status == 400 and "plugin.modules=os" in response["message"]
+        assert ask("POST", "/connectors", CREATE, headers={"origin": "http://evil.example"})[0] == 403
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+# ---- bad requests
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"name": "c", "config": ' + b'{"a":' * 900 + b"1" + b"}" * 901,
+        b'{"name": "c", "initial_state": 7, "config": ' + json.dumps(SOURCE).encode() + b"}",
+        b'{"name": {"a": 1}, "config": ' + json.dumps(SOURCE).encode() + b"}",
+        b'{"name": "c", "config": {"connector.class": NaN}}',
+        b'{"name": "\\ud800", "config": ' + json.dumps(SOURCE).encode() + b"}",
+        b'{"name": "c", "config": {"connector.class": "\\udfff"}}',
+        b"9" * 10_000,
+        b"\xef\xbb\xbf{}",
+    ],
+)
+@pytest.mark.parametrize(
+    "method, path",
+    [
+        ("POST", "/connectors"),
+        ("PUT", "/connectors/c/config"),
+        ("PUT", "/connector-plugins/FileStreamSource/config/validate"),
+    ],
+)
+def test_json_that_cannot_be_used_is_a_bad_request(ask: Asked, method: str, path: str, body: bytes) -> None:
+    status, response = ask(method, path, body)
+    assert status == 400 and response["error_code"] == 400, response
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_length(ask: Asked) -> None:
+    assert ask("POST", "/connectors", CREATE, headers={"content-length": str(5 << 20)})[0] == 413
+
+
+# ---- plugins
+
+MARK = "import pathlib; pathlib.Path(__file__).with_suffix('.imported').touch()\n"
+CLASSES = """
+from kavka.connect import ConfigProvider, Source
+from kavka.pipeline.connect.converters import StringConverter
+from kavka.pipeline.connect.transforms.base import Transform
+from kavka.pipeline.connect.transforms.predicates import Predicate
+
+class Ours(Source):
+    "Nothing."
+
+class Text(StringConverter):
+    pass
+
+class Step(Transform):
+    pass
+
+class Condition(Predicate):
+    pass
+
+class Vault(ConfigProvider):
+    pass
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module on Python's path; `.imported` beside it says that its code has run."""
+    path = tmp_path / "plugins_of_a_test.py"
+    path.write_text(MARK + CLASSES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+def uses(name: str) -> list[tuple[str, dict[str, str]]]:
+    """(the setting, a configuration) for every setting of a connector that names a class."""
+    steps = {"transforms": "a", "transforms.a.type": "Filter", "predicates": "p", "predicates.p.type": "HasHeaderKey"}
+    return [
+        ("connector.class", {"connector.class": f"{name}.Ours"}),
+        ("key.converter", {"key.converter": f"{name}.Text"}),
+        ("value.converter", {"value.converter": f"{name}:Text"}),
+        ("transforms.a.type", {"transforms": "a", "transforms.a.type": f"{name}.Step"}),
+        ("predicates.p.type", {**steps, "predicates.p.type": f"{name}.Condition"}),
+        ("producer.override.PARTITIONER.class", {"producer.override.PARTITIONER.class": f"{name}.Ours"}),
+        ("producer.override.interceptor.classes", {"producer.override.interceptor.classes": f"x,{name}.Ours"}),
+        ("consumer.override.partition.assignment.strategy",
+         {"consumer.override.partition.assignment.strategy": f"{name}.Ours"}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(uses(""))))
+def test_a_module_that_is_not_declared_is_not_imported(ask: Asked, module: Path, number: int) -> None:
+    setting, config = uses(module.stem)[number]
+    status, response = ask("POST", "/connectors", {"name": "c", "config": {**SOURCE, **config}})
+    assert status == 400, response
+    assert f"plugin.modules={module.stem}" in response["message"] and "plugin.path" in response["message"]
+    assert not module.with_suffix(".imported").exists(), setting
+
+
+def test_reading_about_a_plugin_does_not_import_it(ask: Asked, module: Path) -> None:
+    assert ask("GET", f"/connector-plugins/{module.stem}.Ours/config")[0] == 404
+    path = f"/connector-plugins/{module.stem}.Ours/config/validate"
+    assert ask("PUT", path, {"connector.class": f"{module.stem}.Ours"})[0] == 400
+    assert not module.with_suffix(".imported").exists()
+
+
+def test_a_configuration_provider_that_is_not_declared_is_not_imported(module: Path) -> None:
+    given = {"config.providers": "v", "config.providers.v.class": f"{module.stem}.Vault"}
+    with pytest.raises(ConfigErrors, match=f"plugin.modules={module.stem}"):
+        Providers.of(given, Declared())
+    assert not module.with_suffix(".imported").exists()
+    Providers.of(given, Declared(frozenset({module.stem})))
+    assert module.with_suffix(".imported").exists()
+
+
+@pytest.mark.parametrize("way", ["plugin.modules", "plugin.path"])
+def test_declared_modules_are_used(module: Path, way: str) -> None:
+    declared = Declared.of({way: module.stem if way == "plugin.modules" else str(module.parent)})
+    assert not module.with_suffix(".imported").exists()
+    ask = Asked(idle_herder(declared))
+    for number, (setting, given) in enumerate(uses(module.stem)[:4]):
+        config = {"connector.class": f"{module.stem}.Ours", **given}
+        status, response = ask("POST", "/connectors", {"name": str(number), "config": config})
+        assert status == 201, (setting, response)
+    # Of a module that was declared, too, only what is of the right kind.
+    for setting, wrong in (("connector.class", "Step"), ("value.converter", "Ours"), ("transforms.a.type", "Text")):
+        config = {"connector.class": f"{module.stem}.Ours", "transforms": "a", "transforms.a.type": "Filter"}
+        config[setting] = f"{module.stem}.{wrong}"
+        status, response = ask("POST", "/connectors", {"name": "wrong", "config": config})
+        assert status == 400 and f"{module.stem}.{wrong}" in response["message"], response
+
+
+def test_declared_are_packages_with_all_they_have_and_nothing_with_a_similar_name() -> None:
+    declared = Declared(frozenset({"shop.connectors"}))
+    assert declared.allows("shop.connectors") and declared.allows("shop.connectors.orders")
+    for name in ("shop", "shop.connectors_old", "shop.other", "os", ""):
+        assert not declared.allows(name)
+
+
+def test_installed_packages_declare_plugins_by_entry_points(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "shop-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[kavka.connect]\nShopOrders = {module.stem}:Ours\n")
+    assert metadata.entry_points(group="kavka.connect")
+    herder = idle_herder(Declared.of({}))
+    assert not module.with_suffix(".imported").exists()
+    for name in ("ShopOrders", f"{module.stem}.Ours"):
+        assert herder.create(name, {"connector.class": name}, None)["type"] == "source"
+    assert "ShopOrders" in {plugin["class"] for plugin in herder.list_plugins(connectors_only=True)}
+
+
+# ---- connectors that open files
+
+FILE_CONNECTORS = [
+    {"connector.class": "FileStreamSource", "file": "/etc/hosts", "topic": "t"},
+    {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector", "file": "/tmp/x.py", "topics": "t"},
+    {"connector.class": "kavka.pipeline.connect.connectors.file_sink.FileStreamSink", "file": "x", "topics": "t"},
+    {"connector.class": "FolderSource", "folder": "/etc", "topic": "t"},
+    {"connector.class": "SparkSource", "spark.format": "text", "spark.path": "/etc", "topic": "t"},
+    {"connector.class": "SparkSink", "spark.format": "text", "spark.path": "/tmp/x", "topics": "t"},
+    {"connector.class": "JdbcSink", "connection.url": "jdbc:sqlite:/tmp/x", "topics": "t"},
+    {"connector.class": "JdbcSink", "connection.url": "jdbc:derby:/tmp/x;create=true", "topics": "t"},
+    {"connector.class": "JdbcSource", "connection.url": "jdbc:h2:mem:x;INIT=RUNSCRIPT FROM 'f'", "mode": "bulk"},
+    {"connector.class": "JdbcSource", "connection.url": "jdbc:other:x", "driver.class": "a.B", "mode": "bulk"},
+]
+
+
+@pytest.mark.parametrize("config", FILE_CONNECTORS, ids=lambda config: config["connector.class"])
+def test_connectors_that_open_files_are_enabled_by_the_worker(config: dict[str, str]) -> None:
+    ask = Asked(idle_herder(Declared()))
+    status, response = ask("POST", "/connectors", {"name": "c", "config": config})
+    assert status == 400 and "file.connectors.enable=true" in response["message"], response
+    assert Asked(idle_herder())("POST", "/connectors", {"name": "c", "config": config})[0] == 201
+
+
+def test_connectors_to_servers_need_no_files() -> None:
+    ask = Asked(idle_herder(Declared()))
+    names = {plugin["class"] for plugin in ask("GET", "/connector-plugins")[1]}
+    assert not [name for name in names if "File" in name or "Spark" in name or "Folder" in name]
+    config = {"connector.class": "JdbcSink", "connection.url": "jdbc:postgresql://h/d", "topics": "t"}
+    assert ask("POST", "/connectors", {"name": "c", "config": config})[0] == 201
+    assert ask("GET", "/connector-plugins/FileStreamSource/config")[0] == 404
+
+
+def test_a_stored_connector_that_opens_files_fails_with_what_to_set() -> None:
+    herder = idle_herder(Declared())
+    herder.configs.put("c", {**SOURCE, "name": "c"}, "STARTED")
+    herder._step()
+    status = herder.statuses.connector("c")
+    assert status is not None and status.state == "FAILED" and "file.connectors.enable=true" in (status.trace or "")
