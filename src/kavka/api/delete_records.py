@@ -75,7 +75,7 @@ def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> t
     log = partition.log
     assert log is not None
     if not log.config.delete:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic} is compacted only: its cleanup.policy has no 'delete'.")
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {topic} has no 'delete'.")
     start = log.delete_records_before(asked.offset)
     for waiting in list(partition.fetch_waiters):
         waiting.check()

@@ -50,8 +50,8 @@ def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
 TOPIC_CONFIGS = ConfigTable("topic", (
     K("cleanup.policy", LIST, ("delete",),
       "What happens to old segments: delete drops them by age and size, compact keeps the last record of each key; "
-      "both may be given.",
-      EachOneOf(("compact", "delete")), synonyms=(Synonym("log.cleanup.policy"),)),
+      "both may be given, an empty list keeps everything.",
+      EachOneOf(("compact", "delete"), may_be_empty=True), synonyms=(Synonym("log.cleanup.policy"),)),
     K("compression.gzip.level", INT, -1,
       "Level used when the broker compresses with gzip, 1 (fast) to 9 (small), -1 for the library's default.",
       GZIP_LEVEL, synonyms=(Synonym("compression.gzip.level"),)),

@@ -87,6 +87,8 @@ def test_lists_can_be_appended_to_and_subtracted_from(tmp_path: Path) -> None:
         assert await alter(client, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) is E.NONE
         assert await alter(client, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) is E.NONE
         assert await value(client, TOPIC, "t", "cleanup.policy") == ("compact", 1)
+        assert await alter(client, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact")) is E.NONE
+        assert await value(client, TOPIC, "t", "cleanup.policy") == ("", 1)
 
     with_topic(tmp_path, body)
 
@@ -97,7 +99,7 @@ def test_lists_can_be_appended_to_and_subtracted_from(tmp_path: Path) -> None:
         (TOPIC, "t", [("retention.ms", SET, "soon")], E.INVALID_CONFIG),
         (TOPIC, "t", [("no.such", SET, "1")], E.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", APPEND, "1")], E.INVALID_CONFIG),
-        (TOPIC, "t", [("cleanup.policy", SUBTRACT, "delete")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("cleanup.policy", SET, "compact,,delete")], E.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", SET, None)], E.INVALID_REQUEST),
         (TOPIC, "t", [("retention.ms", 9, "1")], E.INVALID_REQUEST),
         (TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], E.INVALID_REQUEST),
