@@ -107,7 +107,11 @@ def _normalise_batch(batch: Batch, rules: ProduceRules, now_ms: int, from_client
         body = _open(batch, rules)
         try:
             newest = _check_records(
-                parse_body(body, count, 0, batch.base_timestamp, _append_time(batch)), rules, now_ms, incremental=True
+                parse_body(body, count, 0, batch.base_timestamp, _append_time(batch)),
+                rules,
+                now_ms,
+                incremental=True,
+                rebuilt=target != codec,
             )
         except InvalidRecordError:
             raise
@@ -176,15 +180,21 @@ def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int) ->
                 builder.append(record._replace(offset=-1))
                 yield record
 
-    _check_records(records(), rules, now_ms, incremental=False)
+    _check_records(records(), rules, now_ms, incremental=False, rebuilt=True)
     buffer = builder.build()
     if len(buffer) > rules.max_message_bytes:
         raise too_large(len(buffer), rules)
     return _validated(buffer, rules, now_ms, rewritten=True)
 
 
-def _check_records(records: Iterator[Record], rules: ProduceRules, now_ms: int, *, incremental: bool) -> int:
-    """Check all records against the topic's rules and return their newest timestamp."""
+def _check_records(
+    records: Iterator[Record], rules: ProduceRules, now_ms: int, *, incremental: bool, rebuilt: bool
+) -> int:
+    """Check all records against the topic's rules and return their newest timestamp.
+
+    Kafka cannot write a negative timestamp other than -1, so a batch that is `rebuilt` has none. Kafka answers
+    UNKNOWN_SERVER_ERROR there, and stores such a timestamp where the batch stays as it was received.
+    """
     compacted = rules.compacted
     create_time = rules.timestamp_type == CREATE_TIME
     earliest = now_ms - rules.before_max_ms
@@ -201,6 +211,9 @@ def _check_records(records: Iterator[Record], rules: ProduceRules, now_ms: int, 
             problem = f"the record has offset {offset} inside its batch where {index} follows"
         elif compacted and key is None:
             problem = "a compacted topic takes no record without a key"
+        elif rebuilt and timestamp < -1:
+            problem = f"timestamp {timestamp} is negative"
+            code = ErrorCode.INVALID_TIMESTAMP
         elif create_time and timestamp != -1 and not earliest <= timestamp <= latest:
             problem = f"timestamp {timestamp} is not between {earliest} and {latest}"
             code = ErrorCode.INVALID_TIMESTAMP

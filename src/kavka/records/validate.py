@@ -56,7 +56,7 @@ def validate_produce(
     size = len(buf)
     if size >= HEADER_SIZE:
         (
-            base_offset, length, _, magic, crc, attributes, delta, _, max_timestamp,
+            base_offset, length, _, magic, crc, attributes, delta, base_timestamp, max_timestamp,
             producer_id, producer_epoch, sequence, count,
         ) = HEADER.unpack_from(buf)  # fmt: skip
         codec = attributes & 7
@@ -72,7 +72,10 @@ def validate_produce(
             and count == delta + 1
             and count > 0
             and (producer_id < 0 or sequence >= 0)
-            and (rules.timestamp_type or max_timestamp - now_ms <= rules.after_max_ms)
+            and (
+                rules.timestamp_type
+                or (base_timestamp >= -1 and max_timestamp >= -1 and max_timestamp - now_ms <= rules.after_max_ms)
+            )
             and crc32c(buf[21:]) == crc
             and (codec or body_holds(buf, size, count))
         ):

@@ -348,6 +348,25 @@ def test_records_without_a_timestamp_pass_any_bound() -> None:
     assert check(data, ProduceRules(before_max_ms=0, after_max_ms=0)).max_timestamp == -1
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_timestamp_that_is_2_63_ms_ago_is_refused_with_any_bound(codec: int) -> None:
+    """As in Kafka 4, whose subtraction overflows there."""
+    for timestamp in (-(2**63), NOW - 2**63):
+        data = built([Record(timestamp=timestamp, value=b"v")], codec=codec)
+        refused(data, ErrorCode.INVALID_TIMESTAMP)
+        assert check(data, ProduceRules(timestamp_type=LOG_APPEND_TIME)).max_timestamp == NOW
+    assert check(built([Record(timestamp=NOW - 2**63 + 1, value=b"v")], codec=codec)).max_timestamp == -1
+
+
+def test_records_that_are_rewritten_have_no_negative_timestamps_but_the_missing_one() -> None:
+    message = legacy_message(1, 0, 0, -2, b"k", b"v")
+    refused(message, ErrorCode.INVALID_TIMESTAMP, version=2)
+    assert check(legacy_message(1, 0, 0, -1, b"k", b"v"), version=2).max_timestamp == -1
+    data = built([Record(timestamp=-2, value=b"v")])
+    refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(codec=GZIP))
+    assert check(data).count == 1
+
+
 def test_a_newest_timestamp_in_the_header_that_lies_is_put_right_where_the_batch_is_opened() -> None:
     data = patched(built(simple(3)), ">q", 35, NOW + 10**10)
     result = check(data)
