@@ -19,7 +19,7 @@ from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.cli.catalogue import find, table_of
 from tests.support.java_client import run_tool
 from tests.support.processes import dying_with_parent, free_port
-from tests.support.targets import Target, start_target
+from tests.support.targets import KAVKA, Target, start_target
 from tests.support.tools import ApacheTools, our_command, our_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
@@ -331,3 +331,19 @@ def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.
         producer.close()
     finally:
         broker.close()
+
+
+def test_features_sets_the_metadata_version_of_a_kraft_cluster_only(either: Target, apache_tools: ApacheTools) -> None:
+    server = ("--bootstrap-server", either.bootstrap_servers)
+    release = "4.0" if either.version == KAVKA else either.version.rpartition(".")[0]
+    done = our_process("features", *server, "upgrade", "--metadata", release)
+    if either.version == KAVKA:
+        assert done.code == 1
+        assert "this cluster has no metadata.version" in done.err
+        return
+    its = apache_tools.run("features", *server, "upgrade", "--metadata", release)
+    assert (done.code, its.code) == (0, 0), (done, its)
+    assert done.out and its.out.endswith(done.out)
+    unknown = our_process("features", *server, "upgrade", "--metadata", "9.9")
+    assert unknown.code == 1
+    assert "Unknown metadata.version '9.9'" in unknown.err

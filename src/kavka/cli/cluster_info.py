@@ -22,7 +22,7 @@ API_VERSIONS_COMMAND = Command(
 
 _CHANGES = (
     Option("feature", "A feature and its level: name=level.", "name=level", repeated=True),
-    Option("metadata", "Levels of the metadata of clusters of KRaft, which this is none of.", "version"),
+    Option("metadata", "The metadata.version of a KRaft cluster: a release or one of its levels.", "version"),
     Option("dry-run", "Only check whether it could be done."),
 )
 
@@ -153,7 +153,7 @@ def _features(args: Arguments) -> None:
         if args.subcommand == "describe":
             _describe_features(admin.describe_features(), args)
             return
-        levels = _levels(args)
+        levels = _levels(args, admin)
         admin.update_features(
             levels, allow_downgrade=args.subcommand != "upgrade", validate_only=bool(args["dry-run"])
         )
@@ -165,7 +165,7 @@ def _features(args: Arguments) -> None:
             print(f"{name} {done} {args.subcommand}d to {level}.")
 
 
-def _levels(args: Arguments) -> dict[str, int]:
+def _levels(args: Arguments, admin: Admin) -> dict[str, int]:
     levels = {}
     for text in args["feature"]:
         name, equals, level = text.partition("=")
@@ -175,11 +175,23 @@ def _levels(args: Arguments) -> dict[str, int]:
             raise ToolError(f"Can't parse feature=level string {text}: level must be a number")
         else:
             levels[name] = int(level)
-    if args.values.get("metadata"):
-        raise ToolError("this cluster has no metadata.version: it keeps its metadata in ZooKeeper, or embedded")
+    release = args.values.get("metadata")
+    if release:
+        if "metadata.version" not in admin.describe_features().supported:
+            raise ToolError("this cluster has no metadata.version: it keeps its metadata in ZooKeeper, or embedded")
+        levels["metadata.version"] = _metadata_level(release)
     if not levels:
         raise ToolError(f"You must specify at least one feature to {args.subcommand}")
     return levels
+
+
+def _metadata_level(release: str) -> int:
+    """The level of a name such as 4.0-IV1; of a release such as 4.0 its last level."""
+    matching = [level for level, name in METADATA_VERSIONS.items() if release in (name, name.partition("-")[0])]
+    if not matching:
+        names = ", ".join(METADATA_VERSIONS.values())
+        raise ToolError(f"Unknown metadata.version '{release}'. Supported metadata.version are: {names}")
+    return matching[-1]
 
 
 def _level(name: str, level: int) -> str:
