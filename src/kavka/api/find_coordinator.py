@@ -60,7 +60,8 @@ def _answer(ctx: RequestContext, request: FindCoordinatorRequest, topic: Interna
     found = _find(ctx, topic, request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        # Kafka's text for success, up to v3. Some clients compare it.
+        error_message=found.error_message if found.error_code else "NONE",
         node_id=found.node_id,
         host=found.host,
         port=found.port,
