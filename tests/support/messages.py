@@ -14,7 +14,8 @@ _HEAD = Struct(">hhih")
 
 
 class Messages:
-    def __init__(self, address: tuple[str, int], timeout: float = 20.0) -> None:
+    def __init__(self, address: tuple[str, int], timeout: float = 20.0, client_id: str = "test") -> None:
+        self._client_id = client_id.encode()
         self._socket = socket.create_connection(address, timeout)
         self._correlation = 0
 
@@ -22,7 +23,8 @@ class Messages:
         info = APIS[ApiKey(request.API_KEY)]
         flexible = info.flexible_from is not None and version >= info.flexible_from
         self._correlation += 1
-        out: list[bytes] = [_HEAD.pack(request.API_KEY, version, self._correlation, 4), b"test"]
+        head = _HEAD.pack(request.API_KEY, version, self._correlation, len(self._client_id))
+        out: list[bytes] = [head, self._client_id]
         if flexible:
             out.append(b"\0")
         request.encode(out, version)

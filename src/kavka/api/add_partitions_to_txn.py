@@ -6,17 +6,20 @@ v4     from brokers: many transactions at once; verify_only asks whether the par
 v5     TRANSACTION_ABORTABLE where they are not (before: INVALID_TXN_STATE)
 
 All partitions of a transaction are added, or none: where one does not exist, the others are OPERATION_NOT_ATTEMPTED.
+Clients (up to v3) cannot add internal topics: Kafka answers TOPIC_AUTHORIZATION_FAILED. Brokers add the partition of
+`__consumer_offsets` that a transaction commits offsets to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topics import is_internal
 from kavka.common.types import TopicPartition
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION
 from kavka.protocol.api_keys import ApiKey
@@ -32,6 +35,7 @@ from kavka.protocol.messages.add_partitions_to_txn import (
 
 _NONE = int(ErrorCode.NONE)
 _UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_NOT_AUTHORIZED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NOT_ATTEMPTED = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
@@ -52,7 +56,7 @@ def handle(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
     if ctx.version >= 4:
         return _add_many(ctx, request.transactions)
     topics = request.v3_and_below_topics
-    refused = _refuse_unknown(ctx, topics)
+    refused = _refuse(ctx, topics, from_client=True)
     if refused is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
     return ctx.broker.transactions.add_partitions(
@@ -89,7 +93,7 @@ def _start(ctx: RequestContext, transaction: AddPartitionsToTxnTransaction) -> A
     """Results, the partitions that are not in the transaction, the error of all of them, or a future of one of these.
     """
     topics = transaction.topics
-    refused = _refuse_unknown(ctx, topics)
+    refused = _refuse(ctx, topics, from_client=False)
     if refused is not None:
         return refused
     coordinator = ctx.broker.transactions
@@ -107,17 +111,21 @@ def _verified(
     ctx: RequestContext, topics: Iterable[AddPartitionsToTxnTopic], missing: frozenset[TopicPartition]
 ) -> list[AddPartitionsToTxnTopicResult]:
     not_in_it = int(ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= 5 else ErrorCode.INVALID_TXN_STATE)
-    return _results(topics, missing, not_in_it, _NONE)
+    return _results(topics, dict.fromkeys(missing, not_in_it), _NONE)
 
 
-def _refuse_unknown(
-    ctx: RequestContext, topics: list[AddPartitionsToTxnTopic]
+def _refuse(
+    ctx: RequestContext, topics: list[AddPartitionsToTxnTopic], *, from_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    known = ctx.broker.metadata_cache.partition_state
-    unknown = {tp for tp in _partitions(topics) if known(*tp) is None}
-    if not unknown:
-        return None
-    return _results(topics, unknown, _UNKNOWN, _NOT_ATTEMPTED)
+    """The results where not every partition can be added; None where all can."""
+    state_of = ctx.broker.metadata_cache.partition_state
+    codes: dict[TopicPartition, int] = {}
+    for tp in _partitions(topics):
+        if from_client and is_internal(tp.topic):
+            codes[tp] = _NOT_AUTHORIZED
+        elif state_of(*tp) is None:
+            codes[tp] = _UNKNOWN
+    return _results(topics, codes, _NOT_ATTEMPTED) if codes else None
 
 
 def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
@@ -125,19 +133,20 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartitio
 
 
 def _all(topics: Iterable[AddPartitionsToTxnTopic], code: int) -> list[AddPartitionsToTxnTopicResult]:
-    return _results(topics, frozenset(), code, code)
+    return _results(topics, {}, code)
 
 
 def _results(
-    topics: Iterable[AddPartitionsToTxnTopic], some: Collection[TopicPartition], code: int, rest: int
+    topics: Iterable[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int], rest: int
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """`code` for some of the partitions, `rest` for the rest."""
+    """The codes of some of the partitions, `rest` for the others."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=partition, partition_error_code=code if (topic.name, partition) in some else rest
+                    partition_index=partition,
+                    partition_error_code=codes.get(TopicPartition(topic.name, partition), rest),
                 )
                 for partition in topic.partitions
             ],

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kavka.api import transactional_produce
+from kavka.api import internal_topics, transactional_produce
 from kavka.api.context import RequestContext
 from kavka.api.registry import as_kafka_error, handles
 from kavka.api.transactional_produce import Leader
@@ -101,6 +101,8 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
                     name = replicas.topic_name(topic.topic_id)
                 if data.records is None:
                     raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records for this partition.")
+                if not internal_topics.may_produce(ctx, name):
+                    raise internal_topics.refusal(ctx, name, data.index)
                 partition = leader(name, data.index)
                 info = partition.stage(data.records, acks, version)
             except KafkaError as error:

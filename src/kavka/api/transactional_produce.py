@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from kavka.api import internal_topics
 from kavka.api.context import RequestContext
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
@@ -106,6 +107,8 @@ class Admission:
                     name = replicas.topic_name(topic.topic_id)
                 except KafkaError:
                     continue
+            if not internal_topics.may_produce(self._ctx, name):
+                continue  # refused without adding the partition to the transaction
             for data in topic.partition_data:
                 if data.records is not None and len(data.records) >= HEADER_SIZE:
                     yield TopicPartition(name, data.index), data

@@ -1,0 +1,28 @@
+"""Produce requests of clients to the internal topics.
+
+Only the coordinators write to `__consumer_offsets` and `__transaction_state`, and they append to the partitions
+directly. A Produce request for one of them is refused, as a forged commit or transaction would be loaded as a real one
+after the next failover. Kafka exempts one client id, and so does Kavka.
+"""
+
+from __future__ import annotations
+
+from kavka.api.context import RequestContext
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topics import is_internal
+
+ADMIN_CLIENT_ID = "__admin_client"
+
+
+def may_produce(ctx: RequestContext, topic: str) -> bool:
+    return not is_internal(topic) or ctx.client_id == ADMIN_CLIENT_ID
+
+
+def refusal(ctx: RequestContext, topic: str, index: int) -> KafkaError:
+    """The error of a partition that the client may not produce to. A partition that does not exist is unknown."""
+    try:
+        ctx.broker.replica_manager.leader(topic, index)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return error
+    return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Clients cannot produce to the internal topic {topic}.")
