@@ -4,13 +4,14 @@ The broker keeps, for each session, the partitions with their fetch positions an
 incremental answer holds only partitions that have data, an error, or a moved watermark. Epochs order the requests of a
 session; a request with the wrong epoch is refused and the client starts a new session.
 
-Nothing here outlives the process. The cache is bounded: a new session may push out one that was not used
-for a while, else the request is served without a session.
+Nothing here outlives the process. The cache is bounded, and followers come first: `FetchSessionCache` has the rules. A
+request that gets no slot is served without a session.
 """
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -80,8 +81,12 @@ class FetchPartition:
 Key = tuple[str | UUID, int]
 
 
+# Whether the session is a follower's, its partitions, its id: the smallest is the least important.
+Rank = tuple[bool, int, int]
+
+
 class FetchSession:
-    __slots__ = ("by_id", "created", "epoch", "follower", "id", "last_used", "partitions")
+    __slots__ = ("by_id", "created", "epoch", "follower", "id", "is_aged", "last_used", "partitions", "rank")
 
     def __init__(self, session_id: int, by_id: bool, now: float, replica_id: int) -> None:
         self.id = session_id
@@ -89,6 +94,9 @@ class FetchSession:
         self.epoch = 1
         self.created = self.last_used = now
         self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
+        # As the cache has filed it for eviction.
+        self.rank: Rank | None = None
+        self.is_aged = False
         # Where a replica asks: which of the partitions have to be looked at.
         self.follower = FollowerSession(replica_id, now) if replica_id >= 0 else None
 
@@ -164,13 +172,24 @@ def _key(partition: FetchPartition, by_id: bool) -> Key:
 
 
 class FetchSessionCache:
-    """`slots` sessions at the most; the one used longest ago goes first, and only after `min_idle_s` of rest."""
+    """`slots` sessions at most. The rules of eviction are those of Kafka's FetchSessionCache, so that any number of
+    consumers leave the followers their sessions:
+
+    1. A session that was not used for `min_idle_s` makes room for any other.
+    2. A follower's session replaces the smallest session of a consumer. If all are followers', it replaces the smallest
+       one that exists for `min_idle_s` and has fewer partitions.
+    3. A consumer's session replaces the smallest session of a consumer that exists for `min_idle_s` and has fewer
+       partitions.
+    """
 
     def __init__(self, slots: int, min_idle_s: float, monotonic: Callable[[], float]) -> None:
         self._slots = slots
         self._min_idle = min_idle_s
         self._monotonic = monotonic
+        # In the order of their last use.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._evictable_by_followers: list[Rank] = []
+        self._evictable_by_all: list[Rank] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -185,11 +204,12 @@ class FetchSessionCache:
             partitions = list(_asked(request.topics, by_id, resolve))
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(None, False, partitions)
-            session = self._new_session(by_id, replica_id)
+            session = self._new_session(by_id, replica_id, len(partitions))
             if session is None:
                 return FetchContext(None, False, partitions)
             for partition in partitions:
                 session.partitions[_key(partition, by_id)] = partition
+            self._file(session, session.created)
             if session.follower is not None:
                 session.follower.begin(partitions, session.last_used)
             return FetchContext(session, False, partitions, session.follower)
@@ -216,6 +236,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._end(session.id)
             return FetchContext(None, False, ())
+        self._file(session, session.last_used)
         if follower is not None:
             follower.begin(changed, session.last_used)
             return FetchContext(session, True, (), follower)
@@ -224,7 +245,45 @@ class FetchSessionCache:
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self._unfile(session)
             session.end()
+
+    def _file(self, session: FetchSession, now: float) -> None:
+        """Note what may replace the session: that depends on its age and its number of partitions."""
+        rank = (session.follower is not None, len(session.partitions), session.id)
+        is_aged = now - session.created > self._min_idle
+        if rank == session.rank and is_aged == session.is_aged:
+            return
+        self._unfile(session)
+        session.rank, session.is_aged = rank, is_aged
+        if is_aged or session.follower is None:
+            insort(self._evictable_by_followers, rank)
+        if is_aged:
+            insort(self._evictable_by_all, rank)
+
+    def _unfile(self, session: FetchSession) -> None:
+        rank = session.rank
+        if rank is not None:
+            for ranks in (self._evictable_by_followers, self._evictable_by_all):
+                position = bisect_left(ranks, rank)
+                if position < len(ranks) and ranks[position] == rank:
+                    del ranks[position]
+
+    def _make_room(self, is_follower: bool, size: int, now: float) -> bool:
+        """Whether there is a slot for a session of `size` partitions; another session may have ended for it."""
+        if len(self._sessions) < self._slots:
+            return True
+        if not self._sessions:
+            return False
+        least_used = next(iter(self._sessions.values()))
+        if now - least_used.last_used > self._min_idle:
+            self._end(least_used.id)
+            return True
+        evictable = self._evictable_by_followers if is_follower else self._evictable_by_all
+        if not evictable or (is_follower, size) <= evictable[0][:2]:
+            return False
+        self._end(evictable[0][2])
+        return True
 
     def _update(
         self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]
@@ -243,15 +302,10 @@ class FetchSessionCache:
                 changed.append(known)
         return changed
 
-    def _new_session(self, by_id: bool, replica_id: int) -> FetchSession | None:
+    def _new_session(self, by_id: bool, replica_id: int, size: int) -> FetchSession | None:
         now = self._monotonic()
-        if len(self._sessions) >= self._slots:
-            if not self._sessions:
-                return None
-            oldest = next(iter(self._sessions.values()))
-            if now - oldest.last_used < self._min_idle:
-                return None
-            self._end(oldest.id)
+        if not self._make_room(replica_id >= 0, size, now):
+            return None
         while True:
             session_id = random.randint(1, 0x7FFFFFFF)
             if session_id not in self._sessions:
