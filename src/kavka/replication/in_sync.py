@@ -10,6 +10,9 @@ from collections.abc import Collection, Iterable
 
 UNKNOWN = -1
 NEVER = float("-inf")
+# A follower that the controller did not let into the ISR is proposed again after this long, then after twice as long.
+FIRST_PROPOSAL_RETRY_S = 0.05
+LAST_PROPOSAL_RETRY_S = 1.0
 
 
 class FollowerState:
@@ -22,6 +25,8 @@ class FollowerState:
         "end_offset",
         "fetched_at",
         "leader_end_at_fetch",
+        "propose_at",
+        "refusals",
         "refused",
         "start_offset",
     )
@@ -38,12 +43,24 @@ class FollowerState:
         self.fetched_at = NEVER
         self.caught_up_at = NEVER
         self.leader_end_at_fetch = UNKNOWN
+        self.admit()
+
+    def admit(self) -> None:
+        """It may join the ISR as far as is known."""
         # The controller did not let it into the ISR; it is probably about to stop. Its next life may join.
         self.refused = False
+        self.refusals = 0
+        self.propose_at = NEVER
+
+    def refuse(self, now: float, *, ineligible: bool) -> None:
+        """The controller did not let it into the ISR."""
+        self.refused = self.refused or ineligible
+        self.propose_at = now + min(FIRST_PROPOSAL_RETRY_S * 2 ** min(self.refusals, 10), LAST_PROPOSAL_RETRY_S)
+        self.refusals += 1
 
     def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
         """The leader begins an epoch, with or without having led before. Who is in sync is given time to show it."""
-        self.refused = False
+        self.admit()
         if is_new_leader:
             self.forget()
         else:
@@ -65,7 +82,7 @@ class FollowerState:
         self.start_offset = start_offset
         if broker_epoch != self.broker_epoch:
             self.broker_epoch = broker_epoch
-            self.refused = False
+            self.admit()
         self.fetched_at = now
         if leader_end > self.leader_end_at_fetch:
             self.leader_end_at_fetch = leader_end
@@ -111,8 +128,13 @@ def high_watermark(
 
 def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> bool:
     """Whether a follower belongs into the ISR: it has all that is committed, and all from before this leader's epoch
-    (the high watermark of a new leader may be far behind what is committed)."""
-    return follower.end_offset >= high_watermark and follower.end_offset >= epoch_start
+    (the high watermark of a new leader may be far behind what is committed). It is not proposed again right after the
+    controller has refused it."""
+    return (
+        follower.end_offset >= high_watermark
+        and follower.end_offset >= epoch_start
+        and follower.fetched_at >= follower.propose_at
+    )
 
 
 def out_of_sync(

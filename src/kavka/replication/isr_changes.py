@@ -1,7 +1,8 @@
 """Changes of ISRs on their way to the controller.
 
 One request is in flight at a time; what is proposed meanwhile goes together in the next one. A request that failed, or
-that the controller could not take, is made anew from what is still wanted. A partition hears of its change's end with
+that the controller could not take, is made anew from what is still wanted, after a delay that doubles up to a second. A
+failure is logged when its reason changes, and once a minute while it lasts. A partition hears of its change's end with
 `isr_accepted` or `isr_refused`; one that has got another order meanwhile ignores it.
 """
 
@@ -26,7 +27,9 @@ from kavka.replication.shared import IsrChange
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 0.05
+FIRST_RETRY_S = 0.05
+LAST_RETRY_S = 1.0
+LOG_AGAIN_S = 60.0
 RECOVERED = 0
 
 Send = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
@@ -41,6 +44,10 @@ class IsrChanges:
         self._wanted: dict[Key, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._retry_s = FIRST_RETRY_S
+        self._failures = 0
+        self._logged_reason = ""
+        self._logged_at = 0.0
 
     def submit(self, change: IsrChange) -> None:
         """Ask for it, in place of what was asked for the same partition before and is not answered yet."""
@@ -63,32 +70,51 @@ class IsrChanges:
             await asyncio.sleep(0)
             while self._drop_stale():
                 changes = list(self._wanted.values())
-                if not await self._ask(changes):
-                    await asyncio.sleep(RETRY_S)
+                reason = await self._ask(changes)
+                if reason is None:
+                    self._succeeded()
+                else:
+                    self._log_failure(len(changes), reason)
+                    await asyncio.sleep(self._retry_s)
+                    self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
         finally:
             self._task = None
+            self._failures = 0
+            self._retry_s = FIRST_RETRY_S
 
     def _drop_stale(self) -> bool:
         """Forget what is not wanted any more; whether anything is left."""
         self._wanted = {key: one for key, one in self._wanted.items() if one.partition.pending_isr is one}
         return bool(self._wanted)
 
-    async def _ask(self, changes: list[IsrChange]) -> bool:
-        """One request with these changes; False where some have to be asked for again."""
+    async def _ask(self, changes: list[IsrChange]) -> str | None:
+        """One request with these changes; None where all are answered, else why some have to be asked for again."""
         try:
             response = await self._send(self._request(changes))
         except (KafkaError, OSError) as error:
-            log.info("The controller cannot be asked for changes of %d ISRs: %s", len(changes), error)
-            return False
-        except Exception:
-            log.exception("The controller could not be asked for changes of ISRs")
-            return False
+            return f"the controller cannot be reached: {error}"
+        except Exception as error:
+            if not self._failures:
+                log.exception("The request for changes of ISRs failed")
+            return f"the request failed: {error!r}"
         if response.error_code:
             # A stale broker epoch is that of a broker that is signing in again; another controller may be found.
-            code = known_code(response.error_code)
-            log.info("The controller refused changes of %d ISRs: %s", len(changes), code.name)
-            return False
+            return f"the controller answered {known_code(response.error_code).name}"
         return self._take(changes, response)
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            log.info("Changes of ISRs are answered again, after %d failed requests", self._failures)
+        self._failures = 0
+        self._retry_s = FIRST_RETRY_S
+        self._logged_reason = ""
+
+    def _log_failure(self, changes: int, reason: str) -> None:
+        self._failures += 1
+        now = asyncio.get_running_loop().time()
+        if reason != self._logged_reason or now - self._logged_at >= LOG_AGAIN_S:
+            self._logged_reason, self._logged_at = reason, now
+            log.info("Changes of %d ISRs wait, after %d failed requests: %s", changes, self._failures, reason)
 
     def _request(self, changes: list[IsrChange]) -> AlterPartitionRequest:
         topics: dict[tuple[str, UUID], AlterPartitionRequestTopicData] = {}
@@ -121,7 +147,7 @@ class IsrChanges:
         follower = change.partition.followers.get(broker_id)
         return BrokerState(broker_id=broker_id, broker_epoch=-1 if follower is None else follower.broker_epoch)
 
-    def _take(self, changes: list[IsrChange], response: AlterPartitionResponse) -> bool:
+    def _take(self, changes: list[IsrChange], response: AlterPartitionResponse) -> str | None:
         by_id: dict[tuple[UUID, int], AlterPartitionResponsePartitionData] = {}
         by_name: dict[Key, AlterPartitionResponsePartitionData] = {}
         for topic in response.topics:
@@ -130,15 +156,17 @@ class IsrChanges:
                     by_id[topic.topic_id, answer.partition_index] = answer
                 else:
                     by_name[topic.topic_name, answer.partition_index] = answer
-        all_done = True
+        unanswered: str | None = None
         for change in changes:
             tp = change.partition.topic_partition
             found = by_id.get((change.partition.topic_id, tp.partition)) or by_name.get((tp.topic, tp.partition))
-            if found is None or not self._answered(change, found):
-                all_done = False
+            if found is None:
+                unanswered = f"no answer for {tp}"
+            elif not self._answered(change, found):
+                unanswered = f"{known_code(found.error_code).name} for {tp}"
             elif self._wanted.get(tp) is change:
                 del self._wanted[tp]
-        return all_done
+        return unanswered
 
     def _answered(self, change: IsrChange, answer: AlterPartitionResponsePartitionData) -> bool:
         """False where it has to be asked for again."""

@@ -483,7 +483,7 @@ class Partition:
         )
         self.partition_epoch = partition_epoch
         for broker_id in isr & self.followers.keys():
-            self.followers[broker_id].refused = False
+            self.followers[broker_id].admit()
         self._set_isr(isr)
         self.advance(appended=False)
 
@@ -493,11 +493,13 @@ class Partition:
             return False
         if code in _ISR_REVERTS:
             # It was not done, and the state of things is what it was: go on from there.
-            log.info("%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
-            if code is ErrorCode.INELIGIBLE_REPLICA:
-                for broker_id in change.isr - self.isr:
-                    if broker_id in self.followers:
-                        self.followers[broker_id].refused = True
+            joining = [self.followers[one] for one in change.isr - self.isr if one in self.followers]
+            # Followers that wait to be let in are proposed again and again: only the first refusal is worth a line.
+            level = logging.DEBUG if joining and all(one.refusals for one in joining) else logging.INFO
+            log.log(level, "%s: the ISR %s was refused (%s)", self.topic_partition, sorted(change.isr), code.name)
+            now = self._shared.monotonic()
+            for follower in joining:
+                follower.refuse(now, ineligible=code is ErrorCode.INELIGIBLE_REPLICA)
             self._set_isr(self.isr)
             self.advance()
             return False

@@ -1,0 +1,124 @@
+"""AlterPartition requests that fail: how often they are sent again, and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kavka.client.errors import Disconnected
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from kavka.replication import isr_changes
+from kavka.replication.in_sync import FollowerState, may_join
+from kavka.replication.isr_changes import IsrChanges
+from kavka.replication.shared import IsrChange
+
+TOPIC_ID = UUID(int=7)
+
+
+class Partition(SimpleNamespace):
+    def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
+        return True
+
+    def isr_accepted(self, *change: Any) -> None:
+        self.pending_isr = None
+
+
+def accepted(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponseTopicData(
+                topic_id=TOPIC_ID, partitions=[AlterPartitionResponsePartitionData(partition_index=0, isr=[0])]
+            )
+        ]
+    )
+
+
+def refused(code: ErrorCode) -> AlterPartitionResponse:
+    return AlterPartitionResponse(error_code=int(code))
+
+
+def unwritten(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    response = accepted(request)
+    response.topics[0].partitions[0].error_code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return response
+
+
+def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> list[float]:
+    """Sends one change until it is answered; the delays between the requests."""
+    delays: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds:
+            delays.append(seconds)
+        await real(0)
+
+    async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request) if callable(answer) else answer
+
+    async def body() -> None:
+        partition = Partition(
+            topic_partition=TopicPartition("t", 0), topic_id=TOPIC_ID, leader_epoch=1, partition_epoch=1, followers={}
+        )
+        changes = IsrChanges(0, lambda: 5, send)
+        change = partition.pending_isr = IsrChange(partition, frozenset((0,)), False)  # type: ignore[arg-type]
+        changes.submit(change)
+        while partition.pending_isr is not None:
+            await real(0)
+        await changes.close()
+
+    monkeypatch.setattr(isr_changes.asyncio, "sleep", sleep)
+    asyncio.run(asyncio.wait_for(body(), 20))
+    return delays
+
+
+def test_requests_that_fail_are_sent_again_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = run(monkeypatch, [refused(ErrorCode.STALE_BROKER_EPOCH)] * 3000 + [accepted])
+    assert delays[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert sum(delays) > 2900, "about one a second"
+
+
+def test_a_reason_that_stays_the_same_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kavka.replication.isr_changes")
+    answers = [refused(ErrorCode.STALE_BROKER_EPOCH)] * 500 + [Disconnected("gone")] * 500 + [unwritten] * 500
+    run(monkeypatch, [*answers, accepted])
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4, lines
+    assert "STALE_BROKER_EPOCH" in lines[0]
+    assert "gone" in lines[1]
+    assert "UNKNOWN_SERVER_ERROR for t-0" in lines[2]
+    assert "answered again, after 1500 failed requests" in lines[3]
+
+
+def test_a_follower_that_was_refused_is_proposed_again_after_a_growing_delay() -> None:
+    follower = FollowerState(1)
+    now, proposals = 0.0, []
+    while now < 10:
+        follower.fetched(5, 0, now, 5, 100)
+        if may_join(follower, 5, 0):
+            proposals.append(now)
+            follower.refuse(now, ineligible=True)
+        now += 0.01
+    assert 10 < len(proposals) < 20
+    follower.fetched(5, 0, now, 5, 101)
+    assert may_join(follower, 5, 0), "its next life is proposed at once"
+    for _ in range(5000):
+        follower.refuse(now, ineligible=False)
+    assert follower.propose_at == now + 1.0
