@@ -10,8 +10,10 @@ be lost. A read that comes while something is not committed yet waits for it.
 
 A shard lives while this broker leads its partition. When it becomes the leader, the log is read from its start to its
 end in a worker thread, which alone has the shard until then (COORDINATOR_LOAD_IN_PROGRESS). What was found there is as
-good as what is written from then on: not before the high watermark has passed it. When it no longer is the leader,
-whoever waits is told NOT_COORDINATOR. A newer epoch of a partition that it goes on leading changes nothing.
+good as what is written from then on: not before the high watermark has passed it. A load that fails is begun again
+with a new shard, after a delay that doubles up to half a minute (NOT_COORDINATOR meanwhile, as in Kafka, which does not
+try again by itself). When it no longer is the leader, whoever waits is told NOT_COORDINATOR. A newer epoch of a
+partition that it goes on leading changes nothing.
 
 Everything but the loading happens on the loop thread.
 """
@@ -53,6 +55,9 @@ COORDINATOR_ERRORS = {
 
 # Beyond key and value a record takes its length, attributes, two deltas, two lengths and a header count.
 RECORD_OVERHEAD = 24
+
+FIRST_LOAD_RETRY_S = 0.1
+LAST_LOAD_RETRY_S = 30.0
 
 
 class Shard(Protocol):
@@ -121,7 +126,7 @@ class LoopTimers:
 class ShardHost(Generic[S]):
     """One shard with its partition: its open batch, what is written and not yet committed, its timers."""
 
-    def __init__(self, runtime: Runtime[S], partition: Partition) -> None:
+    def __init__(self, runtime: Runtime[S], partition: Partition, retry_s: float = FIRST_LOAD_RETRY_S) -> None:
         self._runtime = runtime
         self._loop = runtime.loop
         self.partition = partition
@@ -139,6 +144,9 @@ class ShardHost(Generic[S]):
         self._uncommitted: deque[tuple[int, list[Waiter], float]] = deque()
         self._timeout: asyncio.TimerHandle | None = None
         self._load_position = 0
+        # How long to wait before the next attempt to load, should this one fail.
+        self.retry_s = retry_s
+        self._retry: asyncio.TimerHandle | None = None
 
     # ---- operations
 
@@ -392,7 +400,9 @@ class ShardHost(Generic[S]):
 
     def load(self) -> None:
         log_ = self.partition.log
-        assert log_ is not None
+        if log_ is None:
+            self._load_failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            return
         self._load_position = log_.start_offset
         if log_.end_offset > log_.start_offset:
             log.info(
@@ -410,7 +420,7 @@ class ShardHost(Generic[S]):
         position = max(self._load_position, log_.start_offset)
         try:
             read = log_.read(position, self._runtime.load_bytes, limit=log_.end_offset, min_one_batch=True)
-        except (KafkaError, OSError) as error:
+        except Exception as error:
             self._load_failed(error)
             return
         if read is None:
@@ -469,8 +479,9 @@ class ShardHost(Generic[S]):
                 self.follow_up(outcome)
 
     def _load_failed(self, error: BaseException) -> None:
-        log.error("Cannot load %s: %s", self.partition.topic_partition, error)
+        log.error("Cannot load %s, trying again in %g s: %r", self.partition.topic_partition, self.retry_s, error)
         self.state = HostState.FAILED
+        self._retry = self._loop.call_later(self.retry_s, self._runtime.load_again, self)
 
     # ---- the end
 
@@ -480,9 +491,10 @@ class ShardHost(Generic[S]):
         was_active = self.state is HostState.ACTIVE
         self.state = HostState.CLOSED
         self.timers.cancel_all()
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
+        for handle in (self._timeout, self._retry):
+            if handle is not None:
+                handle.cancel()
+        self._timeout = self._retry = None
         error = KafkaError(ErrorCode.NOT_COORDINATOR)
         waiters, self._waiters, self._records = self._waiters, [], []
         self.shard.journal.undo()
@@ -536,6 +548,15 @@ class Runtime(Generic[S]):
         if host is not None:
             host.close()
         host = self._hosts[index] = ShardHost(self, partition)
+        host.load()
+
+    def load_again(self, failed: ShardHost[S]) -> None:
+        """With a new shard: what the failed attempt had replayed is not complete."""
+        if self._hosts.get(failed.index) is not failed or failed.state is not HostState.FAILED:
+            return
+        failed.close()
+        retry_s = min(failed.retry_s * 2, LAST_LOAD_RETRY_S)
+        host = self._hosts[failed.index] = ShardHost(self, failed.partition, retry_s)
         host.load()
 
     def close(self) -> None:

@@ -465,6 +465,76 @@ def test_a_log_that_cannot_be_read_makes_no_coordinator(bench: Bench) -> None:
     assert error.value.code is ErrorCode.NOT_COORDINATOR
 
 
+class FaultyLog(FakeLog):
+    """Its reads fail while there are `failures`, each at the read of that number."""
+
+    def __init__(self, log: FakeLog, failures: list[int]) -> None:
+        super().__init__()
+        self.batches, self.end_offset, self.high_watermark = log.batches, log.end_offset, log.high_watermark
+        self.failures = failures
+        self.reads = 0
+
+    def read(self, offset: int, max_bytes: int, *, limit: int, min_one_batch: bool) -> Any:
+        if self.failures and self.reads == self.failures[0]:
+            self.reads = 0
+            del self.failures[0]
+            raise OSError(5, "Input/output error")
+        self.reads += 1
+        return super().read(offset, max_bytes, limit=limit, min_one_batch=min_one_batch)
+
+
+def state_code(bench: Bench) -> ErrorCode:
+    try:
+        bench.runtime.host(3)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_a_load_that_failed_is_begun_again_until_it_succeeds() -> None:
+    entries = [(str(number), "v" * 50) for number in range(10)]
+    bench = Bench(FaultyLog(written(*entries), failures=[0, 3, 1]), load_bytes=200)
+    bench.work()
+    delays = []
+    while state_code(bench) is not ErrorCode.NONE:
+        assert state_code(bench) is ErrorCode.NOT_COORDINATOR
+        delay = 0
+        while not bench.runtime.is_loading:
+            bench.loop.advance(50)
+            delay += 50
+        assert state_code(bench) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        delays.append(delay)
+        bench.work()
+    assert delays == [100, 200, 400]
+    assert bench.words == dict(entries)
+    assert bench.host.shard.loaded == 1
+    assert len(bench.host.shard.after_loading) == 1
+
+
+def test_attempts_to_load_stay_half_a_minute_apart_and_end_with_the_leadership() -> None:
+    bench = Bench(FaultyLog(written(("a", "1")), failures=[0] * 10_000))
+    bench.loop.advance(3_600_000)
+    assert isinstance(bench.partition.log, FaultyLog)
+    attempts = 10_000 - len(bench.partition.log.failures)
+    assert 120 <= attempts < 135
+    bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
+    bench.loop.advance(3_600_000)
+    assert 10_000 - len(bench.partition.log.failures) == attempts
+    bench.runtime.on_leadership(bench.partition, True)  # type: ignore[arg-type]
+    assert 10_000 - len(bench.partition.log.failures) == attempts + 1, "a new leadership loads at once"
+
+
+def test_a_partition_whose_disk_is_offline_is_loaded_when_it_is_back() -> None:
+    bench = Bench(FaultyLog(written(("a", "1")), failures=[0]))
+    log, bench.partition.log = bench.partition.log, None
+    bench.loop.advance(10_000)
+    assert state_code(bench) is ErrorCode.NOT_COORDINATOR
+    bench.partition.log = log
+    bench.loop.advance(30_000)
+    bench.work()
+    assert bench.words == {"a": "1"}
+
+
 def test_a_partition_that_is_not_led_here_has_no_coordinator_here(bench: Bench) -> None:
     with pytest.raises(KafkaError) as error:
         bench.runtime.host(0)
