@@ -35,8 +35,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
         if len(values) < len(resource.configs):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
         key = resource.resource_type, resource.resource_name
-        before = await config_resources.current(ctx, *key)
-        await config_resources.replace(ctx, *key, before, values, validate_only=request.validate_only)
+        await config_resources.change(ctx, *key, lambda _: values, validate_only=request.validate_only)
 
     changed = await config_resources.each_once(request.resources, change)
     return AlterConfigsResponse(responses=[_result(*one) for one in changed])

@@ -34,55 +34,63 @@ def table_of(resource_type: int) -> ConfigTable:
     return {TOPIC: TOPIC_CONFIGS, GROUP: SINGLE_GROUP_CONFIGS}.get(resource_type, BROKER_CONFIGS)
 
 
-async def current(ctx: RequestContext, resource_type: int, name: str) -> dict[str, str]:
-    """What the resource sets itself now. KafkaError if there is no such resource, or it is not altered here."""
+async def change(
+    ctx: RequestContext,
+    resource_type: int,
+    name: str,
+    changed: Callable[[dict[str, str]], Mapping[str, str]],
+    *,
+    validate_only: bool,
+) -> None:
+    """From now on the resource sets just what `changed` makes of what it sets itself, here and after a restart.
+
+    `changed` may be called more than once. KafkaError if there is no such resource, if it is not altered here, or if
+    its values are wrong: then nothing is changed.
+    """
     configs = ctx.broker.configs
     try:
         if resource_type == TOPIC:
             if name not in ctx.broker.metadata_cache.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-            return await configs.stored_topic(name)
-        if resource_type == BROKER:
-            return await configs.stored_broker(broker_id(ctx, name))
-        if resource_type == GROUP:
+            await configs.change_topic(name, _checked(changed, configs.broker.check_topic, validate_only))
+        elif resource_type == GROUP:
             check_group_name(name)
-            return await configs.stored_group(name)
+            await configs.change_group(name, _checked(changed, configs.broker.check_group, validate_only))
+        elif resource_type == BROKER:
+            target = broker_id(ctx, name)
+
+            def change_broker(before: dict[str, str]) -> Mapping[str, str] | None:
+                values = changed(before)
+                _check_broker(ctx, target, before, values)
+                return None if validate_only else values
+
+            await configs.change_broker(target, change_broker)
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
     except StoreUnavailable as error:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
+
+
+def _checked(
+    changed: Callable[[dict[str, str]], Mapping[str, str]],
+    check: Callable[[Mapping[str, str]], None],
+    validate_only: bool,
+) -> Callable[[dict[str, str]], Mapping[str, str] | None]:
+    def change_checked(before: dict[str, str]) -> Mapping[str, str] | None:
+        values = changed(before)
+        try:
+            check(values)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return None if validate_only else values
+
+    return change_checked
 
 
 def check_group_name(name: str) -> None:
     """There need not be such a group yet."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "There are no settings for all groups: name one.")
-
-
-async def replace(
-    ctx: RequestContext,
-    resource_type: int,
-    name: str,
-    before: Mapping[str, str],
-    values: Mapping[str, str],
-    *,
-    validate_only: bool,
-) -> None:
-    """From now on the resource sets just `values` itself, here and after a restart. `before`: what `current` gave."""
-    try:
-        if resource_type == TOPIC:
-            _check(ctx.broker.configs.broker.check_topic, values)
-            if not validate_only:
-                await ctx.broker.configs.set_topic(name, values)
-        elif resource_type == GROUP:
-            _check(ctx.broker.configs.broker.check_group, values)
-            if not validate_only:
-                await ctx.broker.configs.set_group(name, values)
-        else:
-            _check_broker(ctx, broker_id(ctx, name), before, values)
-            if not validate_only:
-                await ctx.broker.configs.set_broker(broker_id(ctx, name), values)
-    except StoreUnavailable as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
 
 async def each_once(
@@ -101,13 +109,6 @@ async def each_once(
         else:
             results.append((resource, None))
     return results
-
-
-def _check(check: Callable[[Mapping[str, str]], None], values: Mapping[str, str]) -> None:
-    try:
-        check(values)
-    except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 def _check_broker(

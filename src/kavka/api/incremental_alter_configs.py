@@ -54,8 +54,8 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
         broker_loggers.alter(changes, validate_only=validate_only)
         return
-    async with ctx.broker.configs.changing:
-        before = await config_resources.current(ctx, type_, name)
+
+    def changed(before: dict[str, str]) -> dict[str, str]:
         values = dict(before)
         for config in resource.configs:
             if config.config_operation == DELETE:
@@ -64,7 +64,9 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
                 values[config.name] = config.value or ""
             else:
                 values[config.name] = _changed_list(type_, config, values.get(config.name))
-        await config_resources.replace(ctx, type_, name, before, values, validate_only=validate_only)
+        return values
+
+    await config_resources.change(ctx, type_, name, changed, validate_only=validate_only)
 
 
 def _changed_list(resource_type: int, config: AlterableConfig, before: str | None) -> str:

@@ -173,15 +173,20 @@ class Topics:
         topic_id = paths.random_id()
         node = TopicNode(topic_id, {p: ReplicaAssignment(replicas) for p, replicas in assignment.items()})
         config_path, config_data = paths.topic_config(name), paths.encode_config(configs)
-        left_over = await self._store.exists(config_path) is not None
-        config: Op = SetData(config_path, config_data) if left_over else Create(config_path, config_data)
-        try:
-            await self._store.multi([self._fence(), config, Create(paths.topic(name), node.encode())])
-        except NodeExists as error:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' exists already.") from error
-        except BadVersion as error:
-            raise _not_controller() from error
-        return topic_id
+        while True:
+            # Settings of an earlier topic of that name may be left over, or be written or removed at this moment.
+            left_over = await self._store.exists(config_path) is not None
+            config: Op = SetData(config_path, config_data) if left_over else Create(config_path, config_data)
+            try:
+                await self._store.multi([self._fence(), config, Create(paths.topic(name), node.encode())])
+                return topic_id
+            except (NodeExists, NoNode) as error:
+                if error.path == paths.topic(name):
+                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' exists already.") from error
+                if error.path != config_path:
+                    raise _not_controller() from error
+            except BadVersion as error:
+                raise _not_controller() from error
 
     def _is_led(self, outcome: TopicOutcome) -> bool:
         return self._cache.has_leaders(outcome.name, outcome.partitions)

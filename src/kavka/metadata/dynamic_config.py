@@ -1,8 +1,10 @@
 """Settings that change while brokers run: what is under /config, kept in memory and kept up to date.
 
-A change is written to the node of the topic, broker or group, then announced by a node under /config/changes, which
-every broker watches; each reads the announced node anew and takes it over. The broker that made the change takes it
-over before it answers. Announcements are removed when they are older than a quarter of an hour.
+A change is made from what the node of the topic, broker or group says, and written only if the node still has the
+version that was read; else it is made again from what another broker has written meanwhile. In the same transaction it
+is announced by a node under /config/changes, which every broker watches; each reads the announced node anew and takes
+it over. The broker that made the change takes it over before it answers. Announcements are removed when they are older
+than a quarter of an hour.
 
 What topics and groups set themselves is here; how they fall back to the broker's settings is `common.config_view`'s
 matter. A group that sets nothing has no node. Kafka 3.9, whose tree has no groups, logs their announcements as unknown.
@@ -24,6 +26,7 @@ from kavka.common.group_config import SINGLE_GROUP_CONFIGS
 from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata import paths
 from kavka.metadata.store import (
+    BadVersion,
     Create,
     Delete,
     MetadataStore,
@@ -37,6 +40,9 @@ from kavka.metadata.store import (
 from kavka.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
+
+# Makes the new values from those that are set; None leaves them. Called again where another change was first.
+Change = Callable[[dict[str, str]], Mapping[str, str] | None]
 
 ANNOUNCEMENT_LIFE_MS = 15 * 60 * 1000
 RETRY_S = 1.0
@@ -78,8 +84,8 @@ class DynamicConfig:
         self._announced = -1
         self._catching_up: asyncio.Task[None] | None = None
         self._again = False
-        # Held by whoever changes settings by what they are: from reading them to having written them.
-        self.changing = asyncio.Lock()
+        # Changes through this broker wait for each other here, so that only those of other brokers are in their way.
+        self._changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Read everything, then follow the changes."""
@@ -146,57 +152,51 @@ class DynamicConfig:
         self._topics.pop(topic, None)
         self._log_configs.pop(topic, None)
 
-    # ---- what is set in the tree now, where another broker may have changed it a moment ago
+    # ---- changes, which may come through several brokers at once
 
-    async def stored_topic(self, topic: str) -> dict[str, str]:
-        return await self._read(paths.topic_config(topic))
+    async def change_topic(self, topic: str, change: Change) -> None:
+        """What the topic sets itself. `change` checks the values (`BrokerConfigs.check_topic`)."""
+        values = await self._change(paths.topic_config(topic), f"{paths.TOPIC_CONFIGS}/{topic}", None, change)
+        if values is not None:
+            self._take_topic(topic, values)
 
-    async def stored_group(self, group: str) -> dict[str, str]:
-        return _without_wrong(SINGLE_GROUP_CONFIGS, await self._read(paths.group_config(group)))
-
-    async def stored_broker(self, broker_id: int | None) -> dict[str, str]:
-        return _without_wrong(BROKER_CONFIGS, await self._read(paths.broker_config(broker_id)))
-
-    # ---- changes
-
-    async def set_topic(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Replace what a topic sets itself. The caller has checked the values (`BrokerConfigs.check_topic`)."""
-        await self._write(paths.topic_config(topic), f"{paths.TOPIC_CONFIGS}/{topic}", overrides)
-        self._take_topic(topic, dict(overrides))
-
-    async def set_broker(self, broker_id: int | None, values: Mapping[str, str]) -> None:
-        """Replace what is set for one broker, or with None for all. Checked by the caller (`check_dynamic`)."""
+    async def change_broker(self, broker_id: int | None, change: Change) -> None:
+        """What is set for one broker, or with None for all. `change` checks the values (`check_dynamic`)."""
         name = paths.DEFAULT_ENTITY if broker_id is None else str(broker_id)
-        await self._write(paths.broker_config(broker_id), f"{paths.BROKER_CONFIGS}/{name}", values)
-        if broker_id in (None, self._broker_id):
-            self._take_broker(broker_id, dict(values))
+        entity = f"{paths.BROKER_CONFIGS}/{name}"
+        values = await self._change(paths.broker_config(broker_id), entity, BROKER_CONFIGS, change)
+        if values is not None and broker_id in (None, self._broker_id):
+            self._take_broker(broker_id, values)
 
-    async def set_group(self, group: str, overrides: Mapping[str, str]) -> None:
-        """Replace what a group sets itself. The caller has checked the values (`BrokerConfigs.check_group`)."""
+    async def change_group(self, group: str, change: Change) -> None:
+        """What the group sets itself. `change` checks the values (`BrokerConfigs.check_group`)."""
         await self._store.ensure(_GROUPS)
         entity = f"{paths.GROUP_CONFIGS}/{paths.group_node(group)}"
-        await self._write(paths.group_config(group), entity, overrides, keep_empty=False)
-        self._take_group(group, dict(overrides))
-
-    async def _write(self, path: str, entity: str, values: Mapping[str, str], *, keep_empty: bool = True) -> None:
-        announcement = Create(
-            f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}", paths.encode_config_change(entity), sequential=True
+        values = await self._change(
+            paths.group_config(group), entity, SINGLE_GROUP_CONFIGS, change, keep_empty=False
         )
-        data = paths.encode_config(values)
-        for is_last in (False, False, True):
-            there = await self._store.exists(path) is not None
-            changes: list[Op] = [announcement]
-            if values or keep_empty:
-                changes.append(SetData(path, data) if there else Create(path, data))
-            elif there:
-                changes.append(Delete(path))
-            try:
-                await self._store.multi(changes)
-                return
-            except (NoNode, NodeExists):
-                # Another broker has made or removed the node meanwhile.
-                if is_last:
-                    raise
+        if values is not None:
+            self._take_group(group, values)
+
+    async def _change(
+        self, path: str, entity: str, table: ConfigTable | None, change: Change, *, keep_empty: bool = True
+    ) -> dict[str, str] | None:
+        """The values that were written; None where `change` has left them. Values that are wrong by `table` are
+        dropped. A try that fails has let another broker's change pass, so there is no limit to them."""
+        async with self._changing:
+            while True:
+                before, version = await self._read_version(path)
+                changed = change(before if table is None else _without_wrong(table, before))
+                if changed is None:
+                    return None
+                values = dict(changed)
+                try:
+                    await self._store.multi(_write(path, entity, values, version, keep_empty))
+                    return values
+                except (BadVersion, NoNode, NodeExists) as error:
+                    if error.path != path:
+                        raise
+                    log.info("%s was changed by another broker at the same time: trying again", path)
 
     # ---- following
 
@@ -251,13 +251,19 @@ class DynamicConfig:
         self._take_broker(broker_id, await self._read(paths.broker_config(broker_id)))
 
     async def _read(self, path: str) -> dict[str, str]:
+        return (await self._read_version(path))[0]
+
+    async def _read_version(self, path: str) -> tuple[dict[str, str], int | None]:
+        """The values with the node's version; None where there is no node."""
         try:
-            return paths.decode_config((await self._store.get(path))[0])
+            data, stat = await self._store.get(path)
         except NoNode:
-            return {}
+            return {}, None
+        try:
+            return paths.decode_config(data), stat.version
         except paths.MalformedNode as error:
             log.error("What %s says is ignored: %s", path, error)
-            return {}
+            return {}, stat.version
 
     def _take_topic(self, topic: str, overrides: dict[str, str]) -> None:
         if self._topics.get(topic) == overrides:
@@ -306,6 +312,16 @@ class DynamicConfig:
                 listener(what)
             except Exception:
                 log.exception("A change of configuration was not taken over")
+
+
+def _write(path: str, entity: str, values: Mapping[str, str], version: int | None, keep_empty: bool) -> list[Op]:
+    """Replaces the node that has `version`, or makes it where that is None, and announces it."""
+    announcement = f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}"
+    ops: list[Op] = [Create(announcement, paths.encode_config_change(entity), sequential=True)]
+    data = paths.encode_config(values)
+    if not values and not keep_empty:
+        return ops if version is None else [*ops, Delete(path, version)]
+    return [*ops, Create(path, data) if version is None else SetData(path, data, version)]
 
 
 _GROUPS = f"{paths.CONFIG}/{paths.GROUP_CONFIGS}"

@@ -60,6 +60,29 @@ def test_a_topic_is_made_in_every_version(tmp_path: Path, version: int) -> None:
     with_client(tmp_path, body)
 
 
+@pytest.mark.parametrize("is_left_over", [False, True])
+def test_settings_that_are_left_behind_or_removed_meanwhile_do_not_hinder_a_topic(
+    tmp_path: Path, is_left_over: bool
+) -> None:
+    async def body(client: Client) -> None:
+        store = client.broker.store
+        path, write = "/config/topics/t", store.multi
+        if is_left_over:
+            await store.create(path, b"{}")
+
+        async def multi(ops: Any) -> Any:
+            store.multi = write
+            await (store.delete(path) if is_left_over else store.create(path, b"{}"))
+            return await write(ops)
+
+        store.multi = multi
+        answer = await client.ask(creation("t", configs=config("retention.ms", "9")), 7)
+        assert answer.topics[0].error_code == 0
+        assert (await store.get(path))[0] == b'{"version":1,"config":{"retention.ms":"9"}}'
+
+    with_client(tmp_path, body)
+
+
 @pytest.mark.parametrize(
     ("asked", "code"),
     [

@@ -163,16 +163,14 @@ def test_settings_changed_while_running_take_effect(tmp_path):
         broker = Broker(settings(tmp_path))
         await broker.start()
         try:
-            await broker.configs.set_broker(
-                None,
-                {
-                    "max.connections": "1",
-                    "max.connections.per.ip": "5",
-                    "num.io.threads": "3",
-                    "log.cleaner.backoff.ms": "77",
-                    "producer.id.expiration.ms": "1234",
-                },
-            )
+            changed = {
+                "max.connections": "1",
+                "max.connections.per.ip": "5",
+                "num.io.threads": "3",
+                "log.cleaner.backoff.ms": "77",
+                "producer.id.expiration.ms": "1234",
+            }
+            await broker.configs.change_broker(None, lambda _: changed)
             assert broker.workers._threads == 3
             assert broker.log_manager.settings.cleaner.backoff_ms == 77
             assert broker.log_manager.settings.producer_id_expiration_ms == 1234
@@ -181,7 +179,7 @@ def test_settings_changed_while_running_take_effect(tmp_path):
             second = socket.create_connection(("127.0.0.1", port))
             await asyncio.sleep(0.05)
             assert len(broker.server.connections) == 1
-            await broker.configs.set_broker(None, {"max.connections": "2"})
+            await broker.configs.change_broker(None, lambda _: {"max.connections": "2"})
             await asyncio.sleep(0.05)
             assert len(broker.server.connections) == 2
             first.close()

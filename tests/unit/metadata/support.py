@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +21,8 @@ def with_laid_out_store(folder: Path, body: Callable[[EmbeddedStore], Awaitable[
             await store.close()
 
     return asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def to(values: Mapping[str, str]) -> Callable[[dict[str, str]], Mapping[str, str]]:
+    """A change of settings to these, whatever is set."""
+    return lambda _before: values

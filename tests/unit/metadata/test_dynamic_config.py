@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kavka.common.config_view import BrokerConfigs
 from kavka.metadata import paths
+from kavka.metadata.cluster import lay_out
 from kavka.metadata.dynamic_config import ANNOUNCEMENT_LIFE_MS, DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
-from tests.unit.metadata.support import with_laid_out_store
+from kavka.metadata.store import MetadataStore, Op, OpResult
+from tests.support.memory_tree import MemoryTree
+from tests.unit.metadata.support import to, with_laid_out_store
 
 
 class Settings:
@@ -42,7 +45,7 @@ def test_a_topics_settings_lie_over_the_brokers_and_survive_a_restart(tmp_path: 
         assert configs.log_config("t").retention_ms == 5000
         changed: list[str] = []
         configs.on_topic.append(changed.append)
-        await configs.set_topic("t", {"retention.ms": "77"})
+        await configs.change_topic("t", to({"retention.ms": "77"}))
         assert changed == ["t"]
         assert configs.log_config("t").retention_ms == 77
         assert configs.log_config("other").retention_ms == 5000
@@ -72,15 +75,15 @@ def test_a_brokers_settings_cover_those_of_all_brokers_and_reach_the_logs(tmp_pa
         names: list[frozenset[str]] = []
         configs.on_topic.append(topics.append)
         configs.on_broker.append(names.append)
-        await configs.set_broker(None, {"log.retention.ms": "1000"})
+        await configs.change_broker(None, to({"log.retention.ms": "1000"}))
         assert configs.log_config("t").retention_ms == 1000
-        await configs.set_broker(0, {"log.retention.ms": "2000"})
+        await configs.change_broker(0, to({"log.retention.ms": "2000"}))
         assert configs.log_config("t").retention_ms == 2000
-        await configs.set_broker(0, {})
+        await configs.change_broker(0, to({}))
         assert configs.log_config("t").retention_ms == 1000
         assert topics == ["t", "t", "t"]
         assert all("log.retention.ms" in changed for changed in names) and len(names) == 3
-        await configs.set_broker(None, {"log.retention.ms": "1000", "background.threads": "3"})
+        await configs.change_broker(None, to({"log.retention.ms": "1000", "background.threads": "3"}))
         assert topics == ["t", "t", "t"]
         assert await store.children("/config/brokers") == ["0", "<default>"]
         await configs.stop()
@@ -96,12 +99,12 @@ def test_a_change_made_by_another_broker_is_taken_over(tmp_path: Path) -> None:
         await others.start()
         arrived = asyncio.Event()
         mine.on_topic.append(lambda topic: arrived.set())
-        await others.set_topic("t", {"retention.ms": "5"})
+        await others.change_topic("t", to({"retention.ms": "5"}))
         await asyncio.wait_for(arrived.wait(), 5)
         assert mine.log_config("t").retention_ms == 5
         arrived.clear()
         mine.on_broker.append(lambda names: arrived.set())
-        await others.set_broker(None, {"log.retention.ms": "9"})
+        await others.change_broker(None, to({"log.retention.ms": "9"}))
         await asyncio.wait_for(arrived.wait(), 5)
         assert mine.broker.values["log.retention.ms"] == 9
         await mine.stop()
@@ -119,10 +122,10 @@ def test_old_announcements_are_removed(tmp_path: Path) -> None:
         await store.ensure("/config/topics")
         configs = DynamicConfig(store, 0, Settings(), clock)
         await configs.start()
-        await configs.set_topic("a", {})
+        await configs.change_topic("a", to({}))
         await configs.stop()
         clock.ms += ANNOUNCEMENT_LIFE_MS + 1
-        await configs.set_topic("b", {"retention.ms": "1"})
+        await configs.change_topic("b", to({"retention.ms": "1"}))
         await configs.stop()
         names = await store.children(paths.CONFIG_CHANGES)
         await store.close()
@@ -152,7 +155,7 @@ def test_a_topic_that_is_made_again_does_not_inherit_from_the_old_one(tmp_path: 
     async def body(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings())
         await configs.start()
-        await configs.set_topic("t", {"retention.ms": "1"})
+        await configs.change_topic("t", to({"retention.ms": "1"}))
         await store.delete("/config/topics/t")
         configs.forget_topic("t")
         await configs.load_topics(["t"])
@@ -171,7 +174,7 @@ def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path
         await configs.start()
         assert configs.groups == []
         for name in names:
-            await configs.set_group(name, own)
+            await configs.change_group(name, to(own))
         assert (await store.get("/config/groups/g"))[0] == (
             b'{"version":1,"config":{"consumer.session.timeout.ms":"50000"}}'
         )
@@ -189,7 +192,7 @@ def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path
             assert configs.group_values(name)["consumer.session.timeout.ms"] == 50000
         assert configs.group_values("other")["consumer.session.timeout.ms"] == 45000
         for name in names:
-            await configs.set_group(name, {})
+            await configs.change_group(name, to({}))
         assert await store.children("/config/groups") == []
         assert configs.groups == []
         await configs.stop()
@@ -207,12 +210,12 @@ def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
         arrived: asyncio.Queue[str] = asyncio.Queue()
         mine.on_group.append(arrived.put_nowait)
         for values in ({"consumer.session.timeout.ms": "50000"}, {}):
-            await others.set_group("a/b", values)
+            await others.change_group("a/b", to(values))
             assert await asyncio.wait_for(arrived.get(), 60) == "a/b"
             assert mine.group_overrides("a/b") == values
         # What is there already, and what cannot be parsed, changes nothing.
-        await others.set_group("a/b", {"consumer.session.timeout.ms": "soon"})
-        await others.set_group("c", {"consumer.session.timeout.ms": "50000"})
+        await others.change_group("a/b", to({"consumer.session.timeout.ms": "soon"}))
+        await others.change_group("c", to({"consumer.session.timeout.ms": "50000"}))
         assert await asyncio.wait_for(arrived.get(), 60) == "c"
         assert mine.groups == ["c"]
         await mine.stop()
@@ -221,24 +224,90 @@ def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
     with_laid_out_store(tmp_path, body)
 
 
+def interrupted(store: MetadataStore, rival: Callable[[], Awaitable[Any]]) -> None:
+    """Has the next write of `store` come right after what `rival` does."""
+    write = store.multi
+
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
+        store.multi = write  # type: ignore[method-assign]
+        await rival()
+        return await write(ops)
+
+    store.multi = multi  # type: ignore[method-assign]
+
+
+def setting(name: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    return lambda before: before | {name: value}
+
+
 def test_a_node_that_another_broker_makes_or_removes_meanwhile_is_written_anyway(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings())
         await configs.start()
-        really, own = store.exists, {"consumer.session.timeout.ms": "50000"}
-
-        async def behind(path: str, watch: Any = None) -> Any:
-            stat = await really(path, watch)
-            if path == "/config/groups/g":
-                store.exists = really  # type: ignore[method-assign]
-                await (store.create(path) if stat is None else store.delete(path))
-            return stat
-
-        for values in (own, {}):
-            store.exists = behind  # type: ignore[method-assign]
-            await configs.set_group("g", values)
-            assert (await really("/config/groups/g") is not None) == bool(values)
+        await store.ensure("/config/groups")
+        path = "/config/groups/g"
+        interrupted(store, lambda: store.create(path))
+        await configs.change_group("g", to({"consumer.session.timeout.ms": "50000"}))
+        assert await store.exists(path) is not None
+        interrupted(store, lambda: store.delete(path))
+        await configs.change_group("g", to({}))
+        assert await store.exists(path) is None
         assert len(await store.children("/config/changes")) == 2
         await configs.stop()
 
     with_laid_out_store(tmp_path, body)
+
+
+def test_changes_of_two_brokers_at_the_same_instant_are_both_made(tmp_path: Path) -> None:
+    async def body(store: EmbeddedStore) -> None:
+        mine, others = DynamicConfig(store, 0, Settings()), DynamicConfig(store, 1, Settings())
+        for configs in (mine, others):
+            await configs.start()
+        changes = {
+            "topics": (lambda configs, change: configs.change_topic("t", change), "retention.ms", "segment.bytes"),
+            "brokers": (
+                lambda configs, change: configs.change_broker(None, change),
+                "log.retention.ms",
+                "background.threads",
+            ),
+            "groups": (
+                lambda configs, change: configs.change_group("g", change),
+                "consumer.session.timeout.ms",
+                "consumer.heartbeat.interval.ms",
+            ),
+        }
+        nodes = {"topics": "t", "brokers": "<default>", "groups": "g"}
+        for kind, (change, first, second) in changes.items():
+            path = f"/config/{kind}/{nodes[kind]}"
+            # At first there is no node, then there is one.
+            for value in ("50000", "50001"):
+                interrupted(store, lambda c=change, n=first, v=value: c(others, setting(n, v)))  # type: ignore[misc]
+                await change(mine, setting(second, value))
+                stored = paths.decode_config((await store.get(path))[0])
+                assert stored == {first: value, second: value}, path
+        assert mine.topic_overrides("t") == {"retention.ms": "50001", "segment.bytes": "50001"}
+        for configs in (mine, others):
+            await configs.stop()
+
+    with_laid_out_store(tmp_path, body)
+
+
+def test_many_changes_through_many_brokers_are_all_made() -> None:
+    async def run() -> None:
+        tree = MemoryTree()
+        await lay_out(tree.session())
+        brokers = [DynamicConfig(tree.session(), number, Settings()) for number in range(4)]
+        await asyncio.gather(*(configs.start() for configs in brokers))
+        await asyncio.gather(
+            *(
+                configs.change_topic("t", setting(f"name-{number}-{change}", "1"))
+                for number, configs in enumerate(brokers)
+                for change in range(10)
+            )
+        )
+        stored = paths.decode_config((await tree.session().get("/config/topics/t"))[0])
+        assert len(stored) == 40
+        for configs in brokers:
+            await configs.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
