@@ -185,6 +185,35 @@ def test_another_controller_goes_on_when_the_first_is_killed(cluster: KavkaClust
     assert sorted(read_all(cluster, "led-by-it", 2, sent)) == list(range(sent))
 
 
+def test_nothing_acknowledged_is_lost_when_the_controller_loses_the_end_of_its_log_and_is_back_at_once(
+    cluster: KavkaCluster, admin: Admin
+) -> None:
+    """As after a power failure: it restarts within its session, and another controller is elected meanwhile."""
+    first = controller(admin)
+    other = next(number for number in cluster.brokers if number != first)
+    create(admin, "power", [first, other])
+    in_sync(admin, "power")
+    led_by(admin, "power", first)
+
+    def send(numbers: range) -> None:
+        with Producer(bootstrap_servers=cluster.bootstrap_servers, batch_size=500) as producer:
+            futures = [producer.send("power", str(number).encode()) for number in numbers]
+            for future in futures:
+                future.result(60)
+
+    send(range(1000))
+    cluster.kill(first)
+    [segment] = [path for folder in cluster.log_dirs[first] for path in folder.glob("power-0/*.log")]
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+    cluster.start(first)
+    send(range(1000, 2000))
+    in_sync(admin, "power")
+    assert read_all(cluster, "power", 1, 2000) == list(range(2000))
+    folders = [folder for number in (first, other) for folder in cluster.log_dirs[number]]
+    assert len({path.read_bytes() for folder in folders for path in folder.glob("power-0/*.log")}) == 1
+
+
 def test_partitions_are_moved_under_load_and_nothing_is_lost(cluster: KavkaCluster, admin: Admin) -> None:
     create(admin, "moved", [0, 1], [1, 0])
     load = Load(cluster, "moved", 2)

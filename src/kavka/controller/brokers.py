@@ -3,6 +3,9 @@
 A broker's epoch (the czxid of its registration) tells one life from the next. One whose epoch has changed was away,
 however shortly: it lost its leaderships and its place in every ISR before it is welcomed again, because what it had in
 memory is gone and its peers may have counted on it.
+
+A new controller does not know the epochs that the last one knew. But a state node that names a broker was written after
+that broker had signed in: a broker whose epoch is above the zxid of the write has restarted since (`restarted`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
-from kavka.controller import events
+from kavka.controller import election, events
 from kavka.controller.context import Replica
 from kavka.controller.partition_states import PartitionState
 from kavka.controller.replica_states import ReplicaState
 from kavka.metadata import paths
-from kavka.metadata.paths import BrokerRegistration, MalformedNode
+from kavka.metadata.paths import BrokerRegistration, MalformedNode, PartitionStateNode
 
 if TYPE_CHECKING:
     from kavka.controller.term import Term
@@ -85,6 +88,35 @@ class Brokers:
             for broker_id in gone:
                 term.disconnect(broker_id)
             await self._failed(gone)
+
+    async def restarted(self) -> None:
+        """At the beginning of a term: brokers that were away while there was no controller, or before the last one had
+        dealt with it, lose their leaderships and their places in ISRs now, as those in `changed` do.
+
+        With one replica there is nobody to lead in its place, and no follower to truncate.
+        """
+        context = self._context
+        partitions = [
+            tp
+            for tp, leadership in context.leaderships.items()
+            if len(context.replicas_of(tp)) > 1
+            and tp.topic not in context.topics_to_delete
+            and not context.signed_in_since(tp).isdisjoint(leadership.state.isr)
+            and not context.online_brokers(tp).isdisjoint(leadership.state.isr)
+        ]
+        if partitions:
+            log.info("Brokers have restarted since the state of %d partitions was written", len(partitions))
+            await self._term.machines.partitions_to(partitions, PartitionState.ONLINE, self._elect_restarted)
+
+    def _elect_restarted(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
+        context = self._context
+        return election.restarted(
+            state,
+            context.replicas_of(tp),
+            context.online_brokers(tp),
+            context.signed_in_since(tp),
+            controller_epoch=context.epoch,
+        )
 
     async def modified(self, broker_id: int) -> None:
         """A registration was written again. One that was made anew is another life, and comes as a broker's change."""

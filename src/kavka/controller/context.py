@@ -7,7 +7,7 @@ without one is new.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,8 +27,11 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
+    """What a state node says, its version, and the zxid of the write (-1 for a node that this controller made)."""
+
     state: PartitionStateNode
     partition_epoch: int
+    zxid: int = field(default=-1, compare=False)
 
 
 @dataclass(slots=True)
@@ -80,6 +83,11 @@ class ControllerContext:
         self.broker_epochs.pop(broker_id, None)
         self.shutting_down.discard(broker_id)
         self.replicas_on_failed_disks = {r for r in self.replicas_on_failed_disks if r.broker_id != broker_id}
+
+    def signed_in_since(self, tp: TopicPartition) -> set[int]:
+        """The brokers that hold `tp` and have signed in after its state was written: that was about an earlier life."""
+        leadership = self.leaderships[tp]
+        return {b for b in self.replicas_of(tp) if self.broker_epochs.get(b, -1) > leadership.zxid >= 0}
 
     def racks(self) -> dict[int, str | None]:
         return {broker.id: broker.rack for broker in self.brokers.values()}

@@ -39,6 +39,23 @@ def offline(
     return replace(_led_by(state, leader, (leader,), controller_epoch), leader_recovery_state=RECOVERING)
 
 
+def restarted(
+    state: PartitionStateNode,
+    replicas: Sequence[int],
+    live: Container[int],
+    renewed: Container[int],
+    *,
+    controller_epoch: int,
+) -> PartitionStateNode | None:
+    """Members of the ISR have restarted since it was written (`renewed`), and may have lost the end of their logs.
+
+    Those that have not restarted are the ISR, and lead. If all have, nobody knows who has most: the ISR stays.
+    """
+    isr = tuple(r for r in state.isr if r in live and r not in renewed) or tuple(r for r in state.isr if r in live)
+    leader = state.leader if state.leader in isr else _first(replicas, live, isr)
+    return None if leader is None else _led_by(state, leader, isr, controller_epoch)
+
+
 def preferred(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:

@@ -102,6 +102,7 @@ class Term:
         self.tell_metadata_to_all(context.all_partitions())
         online, offline = self._first_states()
         found = dict(context.leaderships)
+        await self.brokers.restarted()
         await self.machines.bring_online()
         await self.machines.replicas_to(offline, ReplicaState.OFFLINE)
         # Of what has changed, every replica's broker was told just now.

@@ -77,7 +77,7 @@ class FencedTree:
                 continue
             data, stat = node
             try:
-                found[tp] = Leadership(PartitionStateNode.decode(tp, data), stat.version)
+                found[tp] = Leadership(PartitionStateNode.decode(tp, data), stat.version, stat.mzxid)
             except MalformedNode as error:
                 log.error("%s", error)
         return found
@@ -137,7 +137,7 @@ class FencedTree:
         written: dict[TopicPartition, Leadership] = {}
         for (tp, state), outcome in zip(states.items(), await self.write(ops), strict=True):
             if isinstance(outcome, Stat):
-                written[tp] = known[tp] = Leadership(state, outcome.version)
+                written[tp] = known[tp] = Leadership(state, outcome.version, outcome.mzxid)
             else:
                 log.warning("The state of %s could not be written: %s", tp, outcome)
         return written

@@ -8,6 +8,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.controller import events
 from kavka.controller.topics import NewTopic
 from kavka.metadata import paths
 from kavka.metadata.paths import PartitionStateNode, ReplicaAssignment, TopicNode
@@ -55,6 +56,103 @@ def test_a_broker_that_was_away_for_a_moment_loses_its_leaderships_first() -> No
         assert orders and all(order.broker_epoch == node.epoch for order in orders)
         told = {s.partition_index: s.leader for t in orders[-1].topic_states for s in t.partition_states}
         assert told == {0: 2, 1: 2}
+
+    in_cluster(body)
+
+
+async def restart_unseen(cluster: Cluster, *broker_ids: int) -> None:
+    """Brokers are gone and back before the controller looks; then it dies, and another one takes over."""
+    cluster.nodes[0].store._watches.clear()
+    for broker_id in broker_ids:
+        await cluster.nodes[broker_id].lose_session()
+    await cluster.nodes[0].kill()
+    await cluster.until(lambda: cluster.controller_id in (1, 2))
+    await cluster.quiet()
+
+
+def test_a_leader_that_restarts_while_the_controller_changes_loses_its_leaderships() -> None:
+    """Its log may have lost its end: in the same epoch followers would not notice."""
+
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [2, 1], [1, 2]])
+        await cluster.create("single", [[1]])
+        alone = TopicPartition("t", 2)
+        await cluster.set_isr(alone, [1])
+        await restart_unseen(cluster, 1)
+        assert await cluster.state(T0) == PartitionStateNode(2, 1, (2,), 2)
+        assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 2)
+        assert await cluster.state(TopicPartition("single", 0)) == PartitionStateNode(1, 0, (1,), 1)
+        assert await cluster.state(alone) == PartitionStateNode(1, 1, (1,), 2), "only its epoch is another one"
+        await cluster.catch_up()
+        assert set((await cluster.state(T0)).isr) == {1, 2}
+
+    in_cluster(body)
+
+
+def test_where_all_in_sync_have_restarted_the_isr_stays_and_the_epoch_is_another_one() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [2, 0]])
+        await restart_unseen(cluster, 1, 2)
+        assert await cluster.state(T0) == PartitionStateNode(1, 1, (1, 2), 2)
+        assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 2)
+
+    in_cluster(body)
+
+
+def test_a_leader_that_is_the_controller_and_restarts_does_not_lead_on_in_its_epoch() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[0, 1, 2]])
+        await cluster.nodes[0].lose_session()
+        await cluster.until(lambda: cluster.controller_id is not None)
+        await cluster.quiet()
+        state = await cluster.state(T0)
+        assert state.leader == 1 and state.leader_epoch > 0
+        assert state.isr == (1, 2)
+
+    in_cluster(body)
+
+
+def test_a_controller_that_dies_while_it_deals_with_a_restart_leaves_the_rest_to_the_next() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2]] * 300)
+        old = cluster.nodes[0]
+        writes = 0
+
+        def die(ops: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == 2:
+                old.is_up = False
+                old.store.expire()
+                raise StoreUnavailable("/", "the session is over")
+
+        old.store._watches.clear()
+        await cluster.nodes[1].lose_session()
+        old.store.before_multi = die
+        assert old.controller._term is not None
+        old.controller._term.put(events.BrokerChange())
+        await cluster.until(lambda: cluster.controller_id in (1, 2))
+        await cluster.quiet()
+        assert writes == 2
+        states = [await cluster.state(TopicPartition("t", number)) for number in range(300)]
+        assert {(state.leader, state.isr) for state in states} == {(2, (2,))}
+        assert all(state.leader_epoch > 0 for state in states)
+        await old.controller.stop()
+
+    in_cluster(body)
+
+
+def test_another_controller_leaves_leaders_that_did_not_restart_as_they_are() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.create("t", [[1, 2], [2, 1]])
+        await cluster.nodes[2].kill()
+        await cluster.quiet()
+        await cluster.nodes[2].start()
+        await cluster.catch_up()
+        before = [await cluster.state(TopicPartition("t", number)) for number in (0, 1)]
+        assert all(set(state.isr) == {1, 2} for state in before)
+        await restart_unseen(cluster)
+        assert [await cluster.state(TopicPartition("t", number)) for number in (0, 1)] == before
 
     in_cluster(body)
 
