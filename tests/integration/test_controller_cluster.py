@@ -17,14 +17,21 @@ from kazoo.client import KazooClient
 from kavka import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import AlterConfigOp, ConfigResource, ElectionType
+from kavka.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.support.cluster import KavkaCluster
 from tests.support.java_client import run_tool
+from tests.support.messages import Messages
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 APACHE = "3.9.1"
+TOPIC, APPEND = 2, 2
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 
@@ -297,6 +304,37 @@ def test_apaches_tool_moves_partitions_shows_and_cancels_it(
         cluster.resume(other)
     until(lambda: set(leaders(admin, "by-tool").get(0, (-1, [], set()))[1]) == {new, slow}, "the old holders")
     in_sync(admin, "by-tool")
+
+
+def test_settings_altered_through_several_brokers_at_once_are_all_kept(cluster: KavkaCluster, admin: Admin) -> None:
+    create(admin, "altered", [0])
+    name, each = "leader.replication.throttled.replicas", 15
+    failed: list[int] = []
+
+    def append(messages: Messages, value: str) -> int:
+        config = AlterableConfig(name=name, config_operation=APPEND, value=value)
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name="altered", configs=[config])
+        response = messages.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        return int(response.responses[0].error_code)
+
+    def alter(number: int) -> None:
+        with Messages(cluster.addresses[number]) as messages:
+            until(lambda: append(messages, f"0:{number}") == 0, f"broker {number} to know the topic")
+            failed.extend(filter(None, (append(messages, f"{item}:{number}") for item in range(each))))
+
+    threads = [threading.Thread(target=alter, args=(number,)) for number in cluster.brokers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failed
+    resource = ConfigResource.topic("altered")
+
+    def known() -> set[str]:
+        return set(filter(None, (admin.describe_configs([resource])[resource][name].value or "").split(",")))
+
+    expected = {f"{item}:{number}" for number in cluster.brokers for item in range(each)}
+    until(lambda: known() == expected, f"{len(expected)} values")
 
 
 def test_preferred_leaders_are_elected_by_both_tools(cluster: KavkaCluster, admin: Admin) -> None:
