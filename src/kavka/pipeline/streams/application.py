@@ -23,7 +23,7 @@ from kavka.pipeline.spark.cluster import admin_settings
 from kavka.pipeline.spark.errors import cause_in
 from kavka.pipeline.spark.session import build_session, running_session
 from kavka.pipeline.streams.errors import InvalidStateStoreException, StreamsException
-from kavka.pipeline.streams.kept import keep, kept
+from kavka.pipeline.streams.kept import keep, kept, layout_of
 from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
@@ -475,9 +475,14 @@ class KafkaStreams:
         from kavka.pipeline.streams.summing import summable
 
         summed = summable(topology, plan, settings)
-        keep(self.folder, {**plan.fingerprint(topology), "native": alone, "summed": summed}, before)
+        now = {**plan.fingerprint(topology), "native": alone, "summed": summed}
+        keep(self.folder, now, before, plan.in_users_order())
         # State that tasks have made, they go on with.
-        plan = replace(plan, summed=summed and (before is None or before.get("summed", False)))
+        plan = replace(
+            plan,
+            layout=layout_of(before) or plan.layout,
+            summed=summed and (before is None or before.get("summed", False)),
+        )
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         create_own(admin, own, settings.replication_factor)

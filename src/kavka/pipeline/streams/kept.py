@@ -1,15 +1,21 @@
 """`topology.json`, beside the checkpoint: what the state there was made by. It is written once, before the first batch;
-whatever starts later must fit it."""
+whatever starts later must fit it.
+
+`layout` names the stores of each stateful sub-topology in the order that their state is numbered by (`Plan.layout`).
+Earlier versions did not write it: they numbered stores in the order in which the topology connects them."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from kavka.pipeline.streams.errors import StreamsException
+
+logger = logging.getLogger(__name__)
 
 
 def kept(folder: Path) -> dict[str, Any] | None:
@@ -22,7 +28,10 @@ def kept(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def keep(folder: Path, now: dict[str, Any], before: dict[str, Any] | None) -> None:
+def keep(
+    folder: Path, now: dict[str, Any], before: dict[str, Any] | None, in_users_order: Collection[int] = ()
+) -> None:
+    """`in_users_order` are the sub-topologies whose order of stores an earlier version did not write down."""
     if before is not None:
         if before["digest"] != now["digest"]:
             raise StreamsException(
@@ -42,7 +51,27 @@ def keep(folder: Path, now: dict[str, Any], before: dict[str, Any] | None) -> No
                 "know what they were before (a filter): set them as they were, give a new application.id, or forget "
                 "the counts with clean_up()"
             )
-        return
+        if "layout" in before:
+            return
+        for sub in in_users_order:
+            logger.warning(
+                "topology.json in %s does not say in which order the stores of sub-topology %s were connected; the "
+                "state is read in the order %s. If the order was changed since, forget the state with clean_up()",
+                folder,
+                sub,
+                ", ".join(now["layout"][str(sub)]),
+            )
+        now = {**before, "layout": now["layout"]}
+    _write(folder, now)
+
+
+def layout_of(before: Mapping[str, Any] | None) -> dict[int, tuple[str, ...]] | None:
+    """The order of the stores in the state; None where there is no state, or where an earlier version wrote it."""
+    layout = (before or {}).get("layout")
+    return None if layout is None else {int(sub): tuple(stores) for sub, stores in layout.items()}
+
+
+def _write(folder: Path, now: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "topology.json.tmp"
     with temporary.open("w") as file:

@@ -45,6 +45,9 @@ class Plan:
     tasks: tuple[TaskSlot, ...]
     width: int
     """How many partitions the shuffle has."""
+    layout: Mapping[int, tuple[str, ...]]
+    """By stateful sub-topology: the stores of its tasks, global stores included. The state of a task has the index of a
+    store in this list in place of its name, so the list belongs to the state: `topology.json` has it."""
     summed: bool = False
     """Whether Spark itself adds up what the tasks would count (`summing.py`)."""
 
@@ -66,7 +69,14 @@ class Plan:
         text = json.dumps(told, sort_keys=True)
         patterns = {node.name: max(self.partitions[topic] for topic in node.topics) for node in topology.patterns()}
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return {"state": told, "digest": digest, "width": self.width, "patterns": patterns}
+        layout = {str(sub): list(stores) for sub, stores in self.layout.items()}
+        return {"state": told, "digest": digest, "width": self.width, "patterns": patterns, "layout": layout}
+
+    def in_users_order(self) -> list[int]:
+        """Stateful sub-topologies whose order of stores is the user's: the digest does not tell it."""
+        return [
+            sub.id for sub in self.stateful if any(is_users(node) and len(node.stores) > 1 for node in sub.processors)
+        ]
 
 
 def is_users(node: ProcessorNode) -> bool:
@@ -169,6 +179,7 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
     ]
     wide = width or max(1, min(len(slots), cores))
     keys = balanced_keys(len(slots), wide)
+    global_stores = [store for sub in subs if sub.global_ for store in sub.stores]
     return Plan(
         stateless=tuple(stateless),
         feeding=tuple(feeding),
@@ -179,6 +190,7 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
         partitions=partitions,
         tasks=tuple(TaskSlot(key, *slot) for key, slot in zip(keys, slots, strict=True)),
         width=wide,
+        layout={sub.id: (*sub.stores, *global_stores) for sub in stateful},
     )
 
 

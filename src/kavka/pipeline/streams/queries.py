@@ -159,17 +159,16 @@ class StateReader:
             yield key, value
 
     def _place(self, name: str, partition: int | None) -> tuple[int, list[int]]:
-        """A store's number in its tasks, and their keys. Every task has all global stores, after its own."""
+        """A store's number in its tasks, and their keys. Every task has all global stores."""
         plan = self._plan
         if name in self._topology.global_stores:
             sub = plan.stateful[0]
-            own = [*sub.stores, *(store for one in plan.globals for store in one.stores)]
-            return own.index(name), [slot.key for slot in plan.tasks if slot.sub == sub.id][:1]
+            return plan.layout[sub.id].index(name), [slot.key for slot in plan.tasks if slot.sub == sub.id][:1]
         sub = next(one for one in plan.stateful if name in one.stores)
         keys = [slot.key for slot in plan.tasks if slot.sub == sub.id and partition in (None, slot.partition)]
         if not keys:
             raise InvalidStateStoreException(f"The partition {partition} of the store {name} does not exist")
-        return sub.stores.index(name), keys
+        return plan.layout[sub.id].index(name), keys
 
 
 Reading = Callable[[Bounds], Store]

@@ -371,7 +371,7 @@ class _Running:
             caching=job.caching,
             global_stores=global_stores,
         )
-        self.stores = [*self.task.stores.values(), *global_stores.values()]
+        self.stores = [self.task.store(name) for name in job.plan.layout[sub.id]]
 
     def start(self, meta: dict[str, Any] | None) -> None:
         for task in dict.fromkeys(self.globals.values()):
@@ -418,7 +418,8 @@ def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
 
 class TaskProcessor(StatefulProcessor):
     """Spark's stateful step. Its state, for each task: `meta`, a token, the timer that is set and what the task
-    remembers beside its stores; `stores`, all entries of all stores, by the store's number (two bytes) and key."""
+    remembers beside its stores; `stores`, all entries of all stores, by the store's index in `Plan.layout` (two
+    bytes) and key."""
 
     def __init__(self, job: Job, timers: bool) -> None:
         self._job, self._timers = job, timers

@@ -1,0 +1,151 @@
+"""The state of tasks in Spark, with Spark replaced by dictionaries: what a start after another one finds there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import marshal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.streams import workers
+from kavka.pipeline.streams.kept import keep, kept, layout_of
+from kavka.pipeline.streams.plan import Plan, make_plan, source_topics
+from kavka.pipeline.streams.settings import settings_of
+from kavka.streams import Record, Serdes, Stores, StreamsBuilder, Topology
+
+SETTINGS = settings_of({"application.id": "app", "bootstrap.servers": "localhost:9"})
+
+
+class ValueState:
+    def __init__(self) -> None:
+        self.value: tuple[bytes] | None = None
+
+    def get(self) -> tuple[bytes] | None:
+        return self.value
+
+    def update(self, value: tuple[bytes]) -> None:
+        self.value = value
+
+
+class MapState(dict[bytes, bytes]):
+    def iterator(self) -> Any:
+        return (((key,), (value,)) for key, value in self.items())
+
+
+class Handle:
+    """Spark's handle of the state of one task."""
+
+    def __init__(self) -> None:
+        self.meta, self.stores = ValueState(), MapState()
+
+    def getValueState(self, name: str, schema: str) -> ValueState:
+        return self.meta
+
+    def getMapState(self, name: str, key: str, value: str) -> MapState:
+        return self.stores
+
+
+@pytest.fixture(autouse=True)
+def state_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_all(state: MapState, entries: Any) -> None:
+        for key, value in entries:
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+
+    monkeypatch.setattr(workers, "put_all", put_all)
+
+
+def started(topology: Topology, folder: Path) -> Plan:
+    """What a start plans, with the files that it leaves."""
+    before = kept(folder)
+    plan = make_plan(topology, dict.fromkeys(source_topics(topology), 1), 1)
+    keep(folder, {**plan.fingerprint(topology), "summed": False}, before, plan.in_users_order())
+    return replace(plan, layout=layout_of(before) or plan.layout)
+
+
+def run(topology: Topology, plan: Plan, handle: Handle, records: list[tuple[Any, ...]]) -> list[Any]:
+    """One micro-batch of a new process: the records of topic `in`, and what the task sends."""
+    workers._left.clear()
+    processor = workers.TaskProcessor(workers.Job(topology, SETTINGS, plan, {}, "run", False), False)
+    processor.init(handle)  # type: ignore[arg-type]
+    rows = [(topic, 0, number, *record, ()) for number, (topic, *record) in enumerate(records)]
+    packs = [SimpleNamespace(data=marshal.dumps((row[0], 0, row[2], [row]))) for row in rows]
+    (task,) = plan.tasks
+    results = processor.handleInputRows((task.key,), iter(packs), None)  # type: ignore[arg-type]
+    return [sent for row in results for sent in marshal.loads(row.data)]
+
+
+class Both:
+    """Keeps each value in `left` and its capitals in `right`, and sends what both had before."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.left, self.right = context.get_state_store("left"), context.get_state_store("right")
+
+    def process(self, record: Record) -> None:
+        old = f"{self.left.get(record.key)} {self.right.get(record.key)}"
+        self.left.put(record.key, record.value)
+        self.right.put(record.key, record.value.upper())
+        self.context.forward(record.with_value(old))
+
+
+def two_stores(*order: str) -> Topology:
+    topology = Topology().add_source("source", "in").add_processor("both", Both, "source").add_sink("s", "out", "both")
+    for name in order:
+        supplier = Stores.persistent_key_value_store(name)
+        topology.add_state_store(Stores.key_value_store_builder(supplier, Serdes.String(), Serdes.String()))
+    return topology.connect_processor_and_state_stores("both", *order)
+
+
+def values(sent: list[Any]) -> list[bytes]:
+    return [one[2] for one in sent]
+
+
+def test_state_belongs_to_the_name_of_a_store_in_whatever_order_stores_are_connected(tmp_path: Path) -> None:
+    handle = Handle()
+    first, second = two_stores("left", "right"), two_stores("right", "left")
+    assert values(run(first, started(first, tmp_path), handle, [("in", b"k", b"a", 1)])) == [b"None None"]
+    for number, topology in enumerate((second, first, second)):
+        record = ("in", b"k", "bcd"[number].encode(), 2)
+        before = "abc"[number]
+        sent = run(topology, started(topology, tmp_path), handle, [record])
+        assert values(sent) == [f"{before} {before.upper()}".encode()]
+
+
+def test_state_that_an_earlier_version_wrote_opens_in_the_order_in_which_stores_are_connected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = Handle()
+    topology = two_stores("right", "left")
+    run(topology, started(topology, tmp_path), handle, [("in", b"k", b"a", 1)])
+    file = tmp_path / "topology.json"
+    written = json.loads(file.read_text())
+    del written["layout"]
+    file.write_text(json.dumps(written))
+    with caplog.at_level(logging.WARNING):
+        sent = run(topology, started(topology, tmp_path), handle, [("in", b"k", b"b", 1)])
+    assert values(sent) == [b"a A"]
+    assert "right, left" in caplog.text and "clean_up()" in caplog.text
+    # From then on the order is known.
+    other = two_stores("left", "right")
+    assert values(run(other, started(other, tmp_path), handle, [("in", b"k", b"c", 1)])) == [b"b B"]
+
+
+def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    builder = StreamsBuilder()
+    table, names = builder.table("users"), builder.global_table("names")
+    stream = builder.stream("in").join(table, lambda value, user: f"{value} {user}")
+    stream.join(names, lambda key, value: key, lambda value, name: f"{value} {name}").to("out")
+    topology, handle = builder.build(), Handle()
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, [("users", b"k", b"user", 1), ("names", b"k", b"name", 1)])
+    plan = started(topology, tmp_path)
+    assert values(run(topology, plan, handle, [("in", b"k", b"a", 2)])) == [b"a user name"]
+    assert not caplog.records
