@@ -28,7 +28,7 @@ from kavka.pipeline.streams.measures import Measures, of_batches, of_the_last
 from kavka.pipeline.streams.metadata import KeyQueryMetadata, Metadata, StreamsMetadata, ThreadMetadata
 from kavka.pipeline.streams.native import native_chains
 from kavka.pipeline.streams.own_topics import create_own, partitions_of
-from kavka.pipeline.streams.plan import Plan, has_users, internal_topics, make_plan, source_topics
+from kavka.pipeline.streams.plan import Plan, check_copartitioned, has_users, internal_topics, make_plan, source_topics
 from kavka.pipeline.streams.progress import done, ends, has_begun
 from kavka.pipeline.streams.purging import Purge
 from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParameters, check_type, read_only
@@ -467,6 +467,7 @@ class KafkaStreams:
             # As many tasks as there were, whatever the topics have that came since.
             known.update({topic: int(count) for one in topology.patterns() if one.name == name for topic in one.topics})
         plan = make_plan(topology, known, cores, None if before is None else int(before["width"]))
+        check_copartitioned(topology, {**plan.partitions, **counts})
         alone = [
             sorted(source.told() for source in sub.sources)
             for sub in plan.stateless

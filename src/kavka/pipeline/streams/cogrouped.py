@@ -63,6 +63,7 @@ class _Cogrouped:
             raise TopologyException("streams that are grouped together must be of one StreamsBuilder")
         store_name, kept = resolved(builder, materialized, _AGGREGATE, first.key_serde, None)
         parents = [grouped.by_key(store_name) for grouped, _ in self._pairs]
+        builder.topology.copartition(*parents)
         base = None if named is None else named.name
         names = []
         step = CogroupStep(store_name)

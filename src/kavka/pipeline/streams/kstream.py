@@ -208,6 +208,7 @@ class KStream:
                 raise TopologyException("KTable must be versioned to use a grace period in a stream table join.")
             waiting = (f"{name}-Buffer",)
             self.builder.topology.add_state_store(StoreBuilder(BUFFER, waiting[0]))
+        self.builder.topology.copartition(stream.name, table.name)
         node = partial(StreamTableJoin, table.step, nodes.with_key(joiner, 2), left, None, how.grace, *waiting)
         self.builder.add_processor(name, node, (stream.name,), (*table.step.getter_stores(), *waiting))
         return KStream(self.builder, name, key_serde)
@@ -274,6 +275,7 @@ class KStream:
             shared = f"KSTREAM-OUTERSHARED-{this_base[-10:]}-store"
             pending = f"{base}-{'outer' if right else 'left'}-shared-join-store" if base else shared
             builder.topology.add_state_store(StoreBuilder(BUFFER, pending))
+        builder.topology.copartition(this.name, other.name)
         function = nodes.with_key(joiner, 2)
         builder.add_processor(this_window, partial(WindowPut, this_store), (this.name,), (this_store,))
         builder.add_processor(other_window, partial(WindowPut, other_store), (other.name,), (other_store,))

@@ -146,6 +146,7 @@ class KTable:
         if not isinstance(other, KTable):
             raise TopologyException(f"a table cannot be joined with a {type(other).__name__}")
         builder = self.builder
+        builder.topology.copartition(self.name, other.name)
         merge = builder.new_name("KTABLE-MERGE-", named)
         base = None if named is None else named.name
         sides = [
@@ -221,6 +222,9 @@ class KTable:
         both = (match, changes)
         builder.repartition(both, answering, self.key_serde, answered, back, None, True, replied, follows=True)
         builder.add_processor(resolve, join.resolve, (back[1],), self.step.getter_stores())
+        # The tables need not be co-partitioned, but each topic between them must be with the table whose tasks read it.
+        topology.copartition(ends[1], other.name)
+        topology.copartition(back[1], self.name)
 
         made = table_store(kept.store_name or "", self.key_serde, kept.value_serde, kept)
 

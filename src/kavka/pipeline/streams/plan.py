@@ -143,13 +143,23 @@ def internal_partitions(topology: Topology, known: Mapping[str, int]) -> dict[st
             raise TopologyException(f"the repartition topics {', '.join(sorted(waiting))} feed one another")
     # What is read together must have as many partitions: a topic of ours follows the others.
     for sub in subs:
-        topics = [t for source in sub.sources for t in source.topics]
-        most = max((found[t] for t in topics), default=1)
-        for one in topics:
-            internal = topology.internal_topics.get(one)
-            if internal is not None and internal.partitions is None:
-                found[one] = most
+        _follow(topology, {t for source in sub.sources for t in source.topics}, found)
+    for group in topology.copartitioned_topics():
+        fixed = {topic for topic in group if not _may_follow(topology, topic)}
+        _follow(topology, group, found, fixed)
     return found
+
+
+def _may_follow(topology: Topology, topic: str) -> bool:
+    """Whether it is a repartition topic whose number of partitions the user did not give."""
+    internal = topology.internal_topics.get(topic)
+    return internal is not None and internal.partitions is None
+
+
+def _follow(topology: Topology, topics: set[str], found: dict[str, int], leading: set[str] | None = None) -> None:
+    """Give repartition topics as many partitions as the largest of the `leading` topics has, or of all."""
+    count = max((found[topic] for topic in leading or topics), default=1)
+    found.update({topic: count for topic in topics if _may_follow(topology, topic)})
 
 
 def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: int | None = None) -> Plan:
@@ -165,7 +175,6 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
     for sub in subs:
         if sub.global_:
             continue
-        _check_together(sub, topology, partitions)
         if sub.id not in quiet:
             stateful.append(sub)
         elif any(sink.topic in shuffled for sink in sub.sinks):
@@ -194,21 +203,17 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
     )
 
 
-def _check_together(sub: Subtopology, topology: Topology, partitions: Mapping[str, int]) -> None:
-    """Topics that are joined must have as many partitions, or keys would not meet."""
-    if not sub.stores:
-        return
-    counts = {t: partitions[t] for source in sub.sources for t in source.topics}
-    if len(set(counts.values())) > 1 and _joins(sub):
-        told = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items()))
-        raise TopologyException(
-            f"Invalid topology: topics that are joined do not have the same number of partitions ({told}): "
-            "use repartition(Repartitioned.number_of_partitions(…))"
-        )
-
-
-def _joins(sub: Subtopology) -> bool:
-    return any("JOIN" in node.name or "OUTER" in node.name or "-join" in node.name for node in sub.processors)
+def check_copartitioned(topology: Topology, partitions: Mapping[str, int]) -> None:
+    """Topics whose records are joined or grouped together must have the same number of partitions, as in Kafka: records
+    of one key would be in different tasks otherwise."""
+    for group in topology.copartitioned_topics():
+        counts = {topic: partitions[topic] for topic in sorted(group)}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{topic}={count}" for topic, count in counts.items())
+            raise TopologyException(
+                f"Invalid topology: Following topics do not have the same number of partitions: [{{{listed}}}]. "
+                "Use repartition(Repartitioned.number_of_partitions(…)) before they are joined or grouped together"
+            )
 
 
 def balanced_keys(count: int, width: int) -> list[int]:

@@ -97,6 +97,7 @@ class Topology:
         self._stores: dict[str, StoreBuilder] = {}
         self._globals: dict[str, str] = {}
         self._internal: dict[str, RepartitionTopic] = {}
+        self._copartitioned: list[tuple[str, ...]] = []
 
     # --- Kafka's Processor API
 
@@ -234,6 +235,32 @@ class Topology:
         if topic.name in self._internal:
             raise TopologyException(f"Invalid topology: the topic {topic.name} is there already; name the steps apart")
         self._internal[topic.name] = topic
+
+    def copartition(self, *nodes: str) -> None:
+        """Records of one key must meet: the topics that feed these nodes must have the same number of partitions."""
+        self._copartitioned.append(nodes)
+
+    def copartitioned_topics(self) -> list[set[str]]:
+        """Groups of topics that must have the same number of partitions. No topic is in two of them."""
+        groups: list[set[str]] = []
+        for nodes in self._copartitioned:
+            group = {topic for source in self._sources_of(nodes) for topic in source.topics}
+            for other in [one for one in groups if one & group]:
+                groups.remove(other)
+                group |= other
+            groups.append(group)
+        return groups
+
+    def _sources_of(self, names: Iterable[str]) -> Iterator[SourceNode]:
+        """All sources that feed nodes."""
+        waiting, seen = list(names), set(names)
+        while waiting:
+            node = self._nodes[waiting.pop()]
+            if isinstance(node, SourceNode):
+                yield node
+                continue
+            waiting += [parent for parent in node.parents if parent not in seen]
+            seen.update(node.parents)
 
     @property
     def nodes(self) -> dict[str, Node]:

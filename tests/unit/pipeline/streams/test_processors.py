@@ -295,13 +295,6 @@ def test_tasks_are_spread_evenly_by_sparks_hash() -> None:
         assert max(per) - min(per) <= 1
 
 
-def test_joined_topics_must_have_as_many_partitions() -> None:
-    builder = StreamsBuilder()
-    builder.stream("a").join(builder.table("b"), lambda x, y: x).to("out")
-    with pytest.raises(TopologyException, match="a has 2, b has 3"):
-        make_plan(builder.build(), {"a": 2, "b": 3}, 2)
-
-
 def test_windowed_keys_and_changes_are_written_with_the_defaults() -> None:
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_with_no_grace(10)

@@ -1,0 +1,194 @@
+"""Topics whose records meet by key must have the same number of partitions, however the steps are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kavka.pipeline.streams import application
+from kavka.pipeline.streams.plan import check_copartitioned, make_plan
+from kavka.streams import (
+    Grouped,
+    Joined,
+    JoinWindows,
+    KafkaStreams,
+    Materialized,
+    Named,
+    Record,
+    Repartitioned,
+    Serdes,
+    Stores,
+    StreamJoined,
+    StreamsBuilder,
+    TableJoined,
+    TimeWindows,
+    Topology,
+    TopologyException,
+)
+
+WINDOWS = JoinWindows.of_time_difference_with_no_grace(10)
+
+
+def pair(one: Any, two: Any) -> str:
+    return f"{one} {two}"
+
+
+def third(key: Any, value: Any, aggregate: Any) -> Any:
+    return aggregate
+
+
+def stream_table(builder: StreamsBuilder) -> None:
+    builder.stream("a").join(builder.table("b"), pair).to("out")
+
+
+def named_stream_table(builder: StreamsBuilder) -> None:
+    builder.stream("a").left_join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
+
+
+def named_stream_stream(builder: StreamsBuilder) -> None:
+    how = StreamJoined.as_("stores").with_name("enrich")
+    builder.stream("a").outer_join(builder.stream("b"), pair, WINDOWS, how).to("out")
+
+
+def named_table_table(builder: StreamsBuilder) -> None:
+    builder.table("a").join(builder.table("b"), pair, named=Named.as_("enrich")).to_stream().to("out")
+
+
+def cogroup(builder: StreamsBuilder) -> None:
+    other = builder.stream("b").group_by_key()
+    builder.stream("a").group_by_key().cogroup(third).cogroup(other, third).aggregate(str).to_stream().to("out")
+
+
+def windowed_cogroup(builder: StreamsBuilder) -> None:
+    other = builder.stream("b").group_by_key()
+    both = builder.stream("a").group_by_key().cogroup(third).cogroup(other, third)
+    both.windowed_by(TimeWindows.of_size_with_no_grace(10)).aggregate(str)
+
+
+def merged_with_a_joined_stream(builder: StreamsBuilder) -> None:
+    builder.stream("a").merge(builder.stream("b")).join(builder.table("c"), pair, Joined.as_("enrich")).to("out")
+
+
+def several_joins(builder: StreamsBuilder) -> None:
+    """`a` with `c`, the result with `b`."""
+    joined = builder.stream("a").join(builder.table("c"), pair, Joined.as_("first"))
+    joined.map_values(str).join(builder.table("b"), pair, Joined.as_("second")).to("out")
+
+
+def several_topics(builder: StreamsBuilder) -> None:
+    builder.stream(["a", "b"]).join(builder.table("c"), pair, Joined.as_("enrich")).to("out")
+
+
+def built(steps: Callable[[StreamsBuilder], None]) -> Topology:
+    builder = StreamsBuilder()
+    steps(builder)
+    return builder.build()
+
+
+def check(topology: Topology, **counts: int) -> dict[str, int]:
+    plan = make_plan(topology, counts, 2)
+    check_copartitioned(topology, plan.partitions)
+    return dict(plan.partitions)
+
+
+TOGETHER = [
+    stream_table,
+    named_stream_table,
+    named_stream_stream,
+    named_table_table,
+    cogroup,
+    windowed_cogroup,
+    merged_with_a_joined_stream,
+    several_joins,
+    several_topics,
+]
+
+
+@pytest.mark.parametrize("steps", TOGETHER)
+def test_topics_that_meet_must_have_as_many_partitions(steps: Callable[[StreamsBuilder], None]) -> None:
+    topology = built(steps)
+    with pytest.raises(TopologyException, match=re.escape("number of partitions: [{a=3, b=2")):
+        check(topology, a=3, b=2, c=3)
+    check(topology, a=3, b=3, c=3)
+
+
+def test_an_application_checks_it_when_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    topology = built(named_stream_table)
+    config = {"application.id": "app", "bootstrap.servers": "localhost:9", "state.dir": str(tmp_path)}
+    monkeypatch.setattr(application, "partitions_of", lambda admin, topics: {"a": 3, "b": 2})
+    streams = KafkaStreams(topology, config)
+    with pytest.raises(TopologyException, match=r"Invalid topology: Following topics .*\[\{a=3, b=2\}\]"):
+        streams._planned(topology, None, 2)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_repartition_topics_take_the_number_of_the_topics_that_they_meet() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("a").select_key(lambda key, value: value)
+    stream.join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
+    assert check(builder.build(), a=5, b=2)["enrich-repartition"] == 2
+
+
+def test_repartition_topics_that_meet_take_the_largest_number_of_what_feeds_them() -> None:
+    builder = StreamsBuilder()
+    one, two = (builder.stream(name).group_by(lambda key, value: value, Grouped.as_(name)) for name in "ab")
+    one.cogroup(third).cogroup(two, third).aggregate(str, Materialized.as_("both"))
+    counts = check(builder.build(), a=3, b=2)
+    assert [count for name, count in counts.items() if name.endswith("-repartition")] == [3, 3]
+
+
+def test_a_number_of_partitions_that_the_user_gives_is_checked_and_not_changed() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("a").repartition(Repartitioned.as_("mine").with_number_of_partitions(4))
+    stream.join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
+    topology = builder.build()
+    # The constructor does not know the topics of the cluster.
+    KafkaStreams(topology, {"application.id": "app", "bootstrap.servers": "localhost:9"})
+    assert check(topology, a=1, b=4)["mine-repartition"] == 4
+    with pytest.raises(TopologyException, match=re.escape("[{b=3, mine-repartition=4}]")):
+        check(topology, a=4, b=3)
+
+
+def test_a_foreign_key_needs_no_tables_with_as_many_partitions() -> None:
+    builder = StreamsBuilder()
+    left, right = builder.table("a"), builder.table("b")
+    left.join(right, str.upper, pair, TableJoined.as_("enrich")).to_stream().to("out")
+    counts = check(builder.build(), a=3, b=2)
+    asked, answered = "enrich-subscription-registration-topic", "enrich-subscription-response-topic"
+    assert (counts[asked], counts[answered]) == (2, 3)
+
+
+class Remembering:
+    def process(self, record: Record) -> None:
+        """Nothing."""
+
+
+def test_global_tables_and_processors_of_the_user_need_no_topics_with_as_many_partitions() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("a")
+    stream.join(builder.global_table("b"), lambda key, value: key, pair, Named.as_("join-with-join")).to("out")
+    check(builder.build(), a=3, b=2)
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("JOIN"), Serdes.String(), Serdes.String())
+    topology = Topology().add_source("s", "a", "b").add_processor("JOIN", Remembering, "s")
+    topology.add_state_store(store, "JOIN")
+    check(topology, a=3, b=2)
+
+
+def test_topics_of_a_pattern_are_checked_by_what_they_have_now(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("logs.*")).join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
+    counts = {"logs1": 2, "b": 2}
+    monkeypatch.setattr(application, "partitions_of", lambda admin, topics: counts)
+    monkeypatch.setattr(application, "create_own", lambda *_: None)
+    config = {"application.id": "app", "bootstrap.servers": "localhost:9", "state.dir": str(tmp_path)}
+    topology = builder.build()
+    KafkaStreams(topology, config)._planned(topology.with_topics(["logs1"]), None, 2)  # type: ignore[arg-type]
+    counts["logs2"] = 3
+    with pytest.raises(TopologyException, match=re.escape("[{b=2, logs1=2, logs2=3}]")):
+        KafkaStreams(topology, config)._planned(topology.with_topics(["logs1", "logs2"]), None, 2)  # type: ignore[arg-type]
