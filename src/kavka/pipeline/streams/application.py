@@ -487,8 +487,7 @@ class KafkaStreams:
         _, real = internal_topics(topology)
         own = {f"{settings.application_id}-{name}": plan.partitions[name] for name in real}
         create_own(admin, own, settings.replication_factor)
-        sinks = {s.topic for sub in topology.subtopologies() for s in sub.sinks if isinstance(s.topic, str)}
-        return plan, {**partitions_of(admin, sinks - set(topology.internal_topics)), **counts, **own}
+        return plan, own
 
 
 def _stop(query: StreamingQuery, timeout: float | None = None) -> None:

@@ -30,6 +30,7 @@ from kavka.pipeline.streams.lane import Lane, lane_of
 from kavka.pipeline.streams.plan import Plan
 from kavka.pipeline.streams.serdes import Change
 from kavka.pipeline.streams.settings import Settings
+from kavka.pipeline.streams.sink_partitions import sink_partitions
 from kavka.pipeline.streams.state import put_all
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.summing import rows_of, totals
@@ -65,7 +66,8 @@ def now_ms() -> int:
 
 
 class Job:
-    """All that a worker needs to know; pickled with the query."""
+    """All that a worker needs to know; pickled with the query. `partitions` are those of the application's own
+    topics."""
 
     def __init__(
         self, topology: Topology, settings: Settings, plan: Plan, partitions: Mapping[str, int], run: str, caching: bool
@@ -100,7 +102,8 @@ class _Out:
         self.sent.append((topic, key, value, timestamp, headers, partition))
 
     def partitions(self, topic: str) -> int:
-        return self._job.partitions.get(topic, 1)
+        own = self._job.partitions.get(topic)
+        return sink_partitions(self._job.settings).of(topic) if own is None else own
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
