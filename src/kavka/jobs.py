@@ -35,9 +35,11 @@ class JobError(Exception):
 
 def folder() -> Path:
     """Where jobs of this user leave their notes."""
-    found = Path(os.environ.get("KAVKA_PIPELINE_DIR") or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
+    named = os.environ.get("KAVKA_PIPELINE_DIR")
+    found = Path(named or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
     found.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if found.stat().st_uid != os.getuid():
+    # In the folder for temporary files anybody may have made it, or a link: notes say what `start_again` runs.
+    if found.stat().st_uid != os.getuid() or (not named and found.is_symlink()):
         raise JobError(f"{found} belongs to somebody else; set KAVKA_PIPELINE_DIR")
     return found
 

@@ -80,3 +80,13 @@ def test_a_job_is_started_again_as_it_was_started(tmp_path):
     (jobs.folder() / "lost.json").write_text(json.dumps({"pid": 2**22 + 1}))
     with pytest.raises(jobs.JobError, match="how it was started"):
         jobs.start_again("lost")
+
+
+def test_a_link_in_the_folder_for_temporary_files_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.delenv("KAVKA_PIPELINE_DIR")
+    monkeypatch.setattr(jobs.tempfile, "gettempdir", lambda: str(tmp_path))
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (tmp_path / f"kavka-pipeline-{os.getuid()}").symlink_to(planted)
+    with pytest.raises(jobs.JobError, match="belongs to somebody else; set KAVKA_PIPELINE_DIR"):
+        jobs.folder()

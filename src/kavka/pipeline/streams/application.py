@@ -35,6 +35,7 @@ from kavka.pipeline.streams.queries import Bounds, StateReader, StoreQueryParame
 from kavka.pipeline.streams.serdes import Serde
 from kavka.pipeline.streams.settings import settings_of
 from kavka.pipeline.streams.sources import set_by_others
+from kavka.pipeline.streams.state_folder import check_own_folder, create_own_folder
 from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import Topology, TopologyDescription
 
@@ -119,6 +120,7 @@ class KafkaStreams:
                 raise StreamsException(f"The client is {self._state}: it can be started once, when it is CREATED")
         self._to(State.REBALANCING)
         try:
+            create_own_folder(self.folder)
             self._measures.begin()
             self._query = self._started()
         except BaseException as error:
@@ -149,6 +151,7 @@ class KafkaStreams:
         `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
         if self._state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
             raise StreamsException("Cannot clean up while running.")
+        check_own_folder(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def state(self) -> str:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from kavka.pipeline.streams import plain_data
 from kavka.pipeline.streams.engine import Headers, Node
 from kavka.pipeline.streams.tables import Step
 from kavka.pipeline.streams.windows import JoinWindows
@@ -18,7 +19,8 @@ _WAITING = struct.Struct(">qq")
 class StreamTableJoin(Node):
     """A record, and what the table has for its key; of a versioned table, what it had at the record's time. `mapper`
     gives the table's key, for global tables. With a `grace`, records wait that long in `buffer`, a store with time and
-    number in its keys."""
+    number in its keys. They are pickled there: the step before may have made them of any objects, which no serde need
+    fit. `state_folder.py` has what makes that safe."""
 
     def __init__(
         self,
@@ -87,7 +89,8 @@ class WindowPut(Node):
 
 class StreamJoin(Node):
     """One side of a join of two streams. `pending` is a store of records that have found nothing yet and are told alone
-    when their window has closed; both sides share it. Its keys are time, side and the record's key, in bytes."""
+    when their window has closed; both sides share it. Its keys are time, side and the record's key, in bytes; its
+    values are lists of value, in bytes, and headers. Earlier versions kept (key, [(value, headers)]), not in bytes."""
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class StreamJoin(Node):
         outer: bool,
         windows: JoinWindows,
         joiner: Callable[..., Any],
+        own_store: str,
         other_store: str,
         pending: str | None,
     ) -> None:
@@ -103,9 +107,10 @@ class StreamJoin(Node):
         self._back, self._on = windows.before_ms, windows.after_ms
         if not left:
             self._back, self._on = self._on, self._back
-        self._other_name, self._pending_name = other_store, pending
+        self._own_name, self._other_name, self._pending_name = own_store, other_store, pending
 
     def init(self) -> None:
+        self._own = self.task.store(self._own_name)
         self._other = self.task.store(self._other_name)
         self._pending = None if self._pending_name is None else self.task.store(self._pending_name)
 
@@ -133,12 +138,21 @@ class StreamJoin(Node):
         else:
             entry = self._pending_key(timestamp, self._left, key)
             held = self._pending.get(entry)
-            records = pickle.loads(held)[1] if held else []
-            self._pending.put(entry, pickle.dumps((key, [*records, (value, headers)])))
+            records = self._records(held, self._left) if held else []
+            stored = [(self._own._value_bytes(one), some) for one, some in (*records, (value, headers))]
+            self._pending.put(entry, plain_data.dumps(stored))
 
     def _pending_key(self, timestamp: int, left: bool, key: Any) -> bytes:
         data: bytes = self._other._need_key(key)
         return _PENDING.pack(timestamp, left) + data
+
+    def _records(self, data: bytes, left: bool) -> list[tuple[Any, Headers]]:
+        """Values and headers of pending records of a side."""
+        held = plain_data.loads(data)
+        if isinstance(held, tuple):
+            return held[1]  # type: ignore[no-any-return]
+        store = self._own if left == self._left else self._other
+        return [(store._value(value), headers) for value, headers in held]
 
     def _joined(self, key: Any, own: Any, other: Any) -> Any:
         return self._joiner(key, own, other) if self._left else self._joiner(key, other, own)
@@ -157,8 +171,8 @@ class StreamJoin(Node):
             if timestamp + (windows.after_ms if left else windows.before_ms) + windows.grace >= self._pending.observed:
                 kept.append((entry, data))
                 continue
-            key, records = pickle.loads(data)
-            for value, headers in records:
+            key = self._other._key(entry[_PENDING.size :])
+            for value, headers in self._records(data, left):
                 joined = self._joiner(key, value, None) if left else self._joiner(key, None, value)
                 self.forward(key, joined, timestamp, headers)
         for entry, data in kept:

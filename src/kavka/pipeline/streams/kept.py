@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kavka.pipeline.streams.errors import StreamsException
+from kavka.pipeline.streams.state_folder import create_own_folder
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def layout_of(before: Mapping[str, Any] | None) -> dict[int, tuple[str, ...]] | 
 
 
 def _write(folder: Path, now: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    create_own_folder(folder)
     temporary = folder / "topology.json.tmp"
     with temporary.open("w") as file:
         json.dump(now, file)

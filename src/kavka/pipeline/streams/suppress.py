@@ -55,7 +55,9 @@ class SuppressStep(Step):
 
 
 class Suppress(Node):
-    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was first held back."""
+    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was first held back. Keys
+    and values are pickled there: they may be any objects, which no serde need fit. `state_folder.py` has what makes
+    that safe."""
 
     def __init__(self, step: SuppressStep) -> None:
         self.step = step

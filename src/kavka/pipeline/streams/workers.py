@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import marshal
-import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from kavka.client.producer._append import murmur2
+from kavka.pipeline.streams import plain_data
 from kavka.pipeline.streams.combining import Counts, combinable, count, counted_alone
 from kavka.pipeline.streams.engine import WALL_CLOCK_TIME, Headers, Task
 from kavka.pipeline.streams.lane import Lane, lane_of
@@ -453,7 +453,7 @@ class TaskProcessor(StatefulProcessor):
             running = _Running(self._job, key)
             running.start(None)
             return running, 0
-        token, timer, meta = pickle.loads(bytes(held[0]))
+        token, timer, meta = plain_data.loads(bytes(held[0]))
         left = _left.pop((self._job.run, key), None)
         if left is not None and left[0] == token:
             return left[1], timer
@@ -475,7 +475,7 @@ class TaskProcessor(StatefulProcessor):
             self._handle.registerTimer(due)
             timer = due
         token = uuid.uuid4().bytes
-        self._meta.update((pickle.dumps((token, timer, running.task.meta())),))
+        self._meta.update((plain_data.dumps((token, timer, running.task.meta())),))
         _left[self._job.run, key] = (token, running)
         sent, running.out.sent = running.out.sent, []
         for start in range(0, len(sent), _CHUNK):

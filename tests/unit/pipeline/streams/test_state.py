@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import marshal
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,17 @@ from kavka.pipeline.streams import workers
 from kavka.pipeline.streams.kept import keep, kept, layout_of
 from kavka.pipeline.streams.plan import Plan, make_plan, source_topics
 from kavka.pipeline.streams.settings import settings_of
-from kavka.streams import Record, Serdes, Stores, StreamsBuilder, Topology
+from kavka.streams import (
+    Consumed,
+    JoinWindows,
+    Record,
+    Serdes,
+    Stores,
+    StreamJoined,
+    StreamsBuilder,
+    StreamsException,
+    Topology,
+)
 
 SETTINGS = settings_of({"application.id": "app", "bootstrap.servers": "localhost:9"})
 
@@ -149,3 +160,74 @@ def test_stores_of_the_dsl_and_global_stores_are_read_again(tmp_path: Path, capl
     plan = started(topology, tmp_path)
     assert values(run(topology, plan, handle, [("in", b"k", b"a", 2)])) == [b"a user name"]
     assert not caplog.records
+
+
+class Evil:
+    """What somebody else might leave in a state."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_what_a_task_remembers_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
+    topology, handle, mark = two_stores("left", "right"), Handle(), tmp_path / "mark"
+    plan = started(topology, tmp_path)
+    handle.meta.update((pickle.dumps((b"token", 0, Evil(mark))),))
+    with pytest.raises(StreamsException, match=r"plain data.*clean_up\(\)"):
+        run(topology, plan, handle, [("in", b"k", b"a", 1)])
+    assert not mark.exists()
+    handle.meta.update((b"\x80\x05garbage",))
+    with pytest.raises(StreamsException, match=r"cannot be read.*clean_up\(\)"):
+        run(topology, plan, handle, [("in", b"k", b"a", 1)])
+
+
+def outer_join() -> Topology:
+    builder = StreamsBuilder()
+    windows = JoinWindows.of_time_difference_with_no_grace(10)
+    consumed = Consumed.with_(Serdes.String(), Serdes.Long())
+    how = StreamJoined.with_(Serdes.String(), Serdes.Long(), Serdes.String())
+    left, right = builder.stream("in", consumed), builder.stream("other")
+    left.outer_join(right, lambda one, two: f"{one} {two}", windows, how).to("out")
+    return builder.build()
+
+
+def long(number: int) -> bytes:
+    return number.to_bytes(8)
+
+
+def pending(handle: Handle, plan: Plan) -> dict[bytes, bytes]:
+    (layout,) = plan.layout.values()
+    prefix = next(number for number, name in enumerate(layout) if "OUTERSHARED" in name).to_bytes(2)
+    return {key: value for key, value in handle.stores.items() if key.startswith(prefix)}
+
+
+def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_path: Path) -> None:
+    topology, handle = outer_join(), Handle()
+    plan = started(topology, tmp_path)
+    records = [("in", b"k", long(1), 5), ("in", b"k", long(2), 5), ("other", b"q", b"x", 6)]
+    assert not run(topology, plan, handle, records)
+    assert sorted(map(pickle.loads, pending(handle, plan).values())) == [
+        [(long(1), ()), (long(2), ())],
+        [(b"x", ())],
+    ]
+    sent = run(topology, plan, handle, [("in", b"z", long(3), 100)])
+    assert values(sent) == [b"1 None", b"2 None", b"None x"]
+    assert [one[1] for one in sent] == [b"k", b"k", b"q"]
+
+
+def test_pending_records_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
+    topology, handle, mark = outer_join(), Handle(), tmp_path / "mark"
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, [("in", b"k", long(1), 5)])
+    ((entry, _),) = pending(handle, plan).items()
+    handle.stores[entry] = pickle.dumps(("k", [(1, (("h", b"v"),))]))
+    run(topology, plan, handle, [("in", b"k", long(2), 5)])
+    sent = run(topology, plan, handle, [("in", b"z", long(3), 100)])
+    assert [(one[2], one[4]) for one in sent] == [(b"1 None", (("h", b"v"),)), (b"2 None", ())]
+    handle.stores[entry] = pickle.dumps(("k", [(Evil(mark), ())]))
+    with pytest.raises(StreamsException, match=r"plain data.*clean_up\(\)"):
+        run(topology, plan, handle, [("in", b"z", long(3), 200)])
+    assert not mark.exists()

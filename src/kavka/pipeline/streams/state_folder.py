@@ -1,0 +1,72 @@
+"""The folder of an application's state: nobody else may write there.
+
+State may hold pickled objects of the user's (`suppress`, joins with a grace period), which run code when they are read.
+So a folder that another user has made or may write to is refused. In a folder that all users may write to, such as
+/tmp, that holds for every level below it: there anybody can create the next one, or a symbolic link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from kavka.pipeline.streams.errors import StreamsException
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS = 40
+
+
+def create_own_folder(folder: Path) -> None:
+    """Create what is missing of a folder, for this user alone, and check what is there."""
+    _walk(folder, create=True)
+
+
+def check_own_folder(folder: Path) -> None:
+    """Check a folder, or as much as there is of it."""
+    _walk(folder, create=False)
+
+
+def _walk(folder: Path, create: bool, links: int = 0) -> None:
+    path = Path(os.path.abspath(folder))
+    below_shared = in_shared = False
+    for level in (*reversed(path.parents), path):
+        if create and not os.path.lexists(level):
+            # Where somebody was faster, it is checked like any other.
+            with suppress(FileExistsError):
+                os.mkdir(level, 0o700)
+        try:
+            found = os.lstat(level)
+        except FileNotFoundError:
+            return
+        is_last, is_link = level == path, stat.S_ISLNK(found.st_mode)
+        if is_link and not is_last and not in_shared:
+            if links == _MOST_LINKS:
+                raise StreamsException(f"{folder} has too many symbolic links in it")
+            _walk(level.parent / os.readlink(level) / path.relative_to(level), create, links + 1)
+            return
+        is_shared = not is_link and not is_last and bool(found.st_mode & stat.S_ISVTX)
+        if below_shared or is_last:
+            _check(level, found, may_be_roots=not is_last, may_be_shared=is_shared)
+        in_shared = is_shared and bool(found.st_mode & _OTHERS_WRITE)
+        below_shared = below_shared or in_shared
+
+
+def _check(level: Path, found: os.stat_result, may_be_roots: bool, may_be_shared: bool) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        why = "is a symbolic link"
+    elif not stat.S_ISDIR(found.st_mode):
+        why = "is no folder"
+    elif found.st_uid != os.geteuid() and not (may_be_roots and found.st_uid == 0):
+        why = f"belongs to the user with the id {found.st_uid}"
+    elif found.st_mode & _OTHERS_WRITE and not may_be_shared:
+        raise StreamsException(
+            f"other users may write to {level}, and state there could run their code: set state.dir to a folder of "
+            f"your own; or, if nobody else has written there, take their permission away: chmod go-w {level}"
+        )
+    else:
+        return
+    raise StreamsException(
+        f"{level} {why}, and state there could run the code of another user: set state.dir to a folder of your own"
+    )
