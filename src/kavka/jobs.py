@@ -149,7 +149,7 @@ def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
     return {
         (topic, int(name)): max(0, at - begin[topic].get(name, 0))
         for topic, partitions in until.items()
-        if topic != INITIAL and topic in begin
+        if not topic.startswith("$") and topic in begin
         for name, at in partitions.items()
     }
 

@@ -349,6 +349,45 @@ def test_the_older_mirrormaker_into_apache_kafka(spark: Any, pair: Pair, java_pa
         apache.close()
 
 
+def test_an_exactly_once_mirror_that_starts_again_mirrors_all_of_a_topic_that_was_created_again(
+    spark: Any, tmp_path: Path
+) -> None:
+    both = Pair(tmp_path)
+    file = {
+        "clusters": "A, B",
+        "A.bootstrap.servers": both.a.bootstrap_servers,
+        "B.bootstrap.servers": both.b.bootstrap_servers,
+        "A->B.enabled": "true",
+        "A->B.topics": "orders",
+        "heartbeats.replication.enabled": "false",
+        "emit.heartbeats.enabled": "false",
+        "exactly.once.source.support": "enabled",
+        "state.dir": str(tmp_path / "state"),
+        "refresh.topics.interval.seconds": "1",
+    }
+
+    def run(values: list[bytes], expected: list[bytes]) -> None:
+        """Create the topic with these records, and mirror until the target has what is expected."""
+        both.admin_a.create_topics([NewTopic("orders", 1)])
+        with Producer(bootstrap_servers=both.a.bootstrap_servers) as producer:
+            for value in values:
+                producer.send("orders", value)
+        both.mirror = Mirror(flows_of(file), spark)
+        both.mirror.start()
+        found = [r.value for r in wait_for_mirror(both, "orders", len(expected))]
+        both.mirror.stop()
+        assert found == expected
+
+    try:
+        old, new = [b"old %d" % n for n in range(5)], [b"new %d" % n for n in range(9)]
+        run(old, old)
+        both.admin_a.delete_topics(["orders"])
+        wait_until(lambda: "orders" not in both.admin_a.list_topics(), timeout=60, what="the topic to be gone")
+        run(new, [*old, *new])
+    finally:
+        both.close()
+
+
 def test_the_program_of_the_document_and_the_example_run(
     spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import one_clear_line
-from kavka.pipeline.spark.offsets import Offsets, Range
+from kavka.pipeline.spark.offsets import Offsets, Range, ids_of
 from kavka.pipeline.spark.options import EARLIEST, LATEST, SourceOptions, source_options
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
 
@@ -157,6 +157,7 @@ class MirrorCluster(SourceCluster):
         remote = {flow.remote_topic(name): name for name in wanted}
         ready = {remote[name]: len(topic.partitions) for name, topic in described(self._target, list(remote)).items()}
         found = described(self.admin, list(ready))
+        self.topic_ids = ids_of(found.values())
         return sorted(
             TopicPartition(name, partition.partition)
             for name, topic in found.items()

@@ -19,6 +19,7 @@ from kavka.client.io_thread import IoThread
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import OptionError, PipelineError
+from kavka.pipeline.spark.offsets import TopicIds, ids_of
 from kavka.pipeline.spark.options import EARLIEST, LATEST, ByOffset, ByTime, SourceOptions, Where
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class SourceCluster:
         self._pattern = re.compile(options.pattern) if options.kind == "subscribePattern" else None
         self._connected: Admin | None = None
         self._ends: _Ends | None = None
+        self.topic_ids: TopicIds = {}
+        """Of the topics that the last look at the partitions saw."""
         self._known: list[TopicPartition] = []
         self._known_until = 0.0
 
@@ -82,6 +85,7 @@ class SourceCluster:
             if not missing_is_empty:
                 raise PipelineError(_no_topic(gone)) from None
             described = error.results
+        self.topic_ids = ids_of(described.values())
         there = sorted(TopicPartition(t.name, p.partition) for t in described.values() for p in t.partitions)
         if self._options.kind != "assign":
             return there
@@ -107,6 +111,10 @@ class SourceCluster:
             log.info("Asking for the ends of partitions: %s", error)
             self._known_until = 0.0
             return self.latest(self.partitions(missing_is_empty=missing_is_empty))
+
+    def look_again(self) -> None:
+        """Let the next `ends` look for partitions, and at the ids of topics."""
+        self._known_until = 0.0
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._edges(partitions, OffsetSpec.earliest())

@@ -5,6 +5,12 @@ in order: Spark compares offsets as text.
 
 The end of a stream's first batch also has, under "$initial", where that batch begins. Spark asks for the beginning
 again when it runs the first batch again after a crash; with startingOffsets=latest the answer would be another then.
+So has the end of a batch that begins elsewhere than where the one before it ended.
+
+Under "$topicIds" are the ids of the topics, so that a topic that was deleted and created again under the same name is
+noticed: the next batch begins at the beginning of the new one. Where the cluster has no ids (Kafka before 2.8), the
+leader epochs of the partitions are there instead: those never go back while a topic exists. Checkpoints of earlier
+versions have neither, and notice only that an end went back.
 """
 
 from __future__ import annotations
@@ -13,11 +19,16 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kavka.common.types import TopicPartition
-from kavka.jobs import INITIAL
+from kavka.client.admin.types import TopicDescription
+from kavka.common.types import TopicPartition, uuid_text
 from kavka.pipeline.spark.errors import PipelineError
+from kavka.protocol.primitives import ZERO_UUID
 
 Offsets = Mapping[TopicPartition, int]
+# By topic: the id as text, or {"0": the leader epoch of partition 0}.
+TopicIds = Mapping[str, str | Mapping[str, int]]
+
+TOPIC_IDS = "$topicIds"
 
 # The note with which a job commits what it has done to a group, so that it is told from what a tool has set there.
 DONE_BY_JOB = "kavka"
@@ -52,11 +63,32 @@ def from_checkpoint(value: Any) -> dict[TopicPartition, int]:
         return {
             TopicPartition(topic, int(partition)): int(offset)
             for topic, by_partition in value.items()
-            if topic != INITIAL
+            if not topic.startswith("$")
             for partition, offset in by_partition.items()
         }
     except (AttributeError, TypeError, ValueError):
         raise PipelineError(f"the checkpoint has offsets that are not ours: {value}") from None
+
+
+def ids_of(topics: Iterable[TopicDescription]) -> TopicIds:
+    found: dict[str, str | Mapping[str, int]] = {}
+    for topic in topics:
+        if topic.topic_id != ZERO_UUID:
+            found[topic.name] = uuid_text(topic.topic_id)
+        else:
+            found[topic.name] = {str(one.partition): one.leader_epoch for one in topic.partitions}
+    return found
+
+
+def recreated(before: TopicIds, now: TopicIds) -> set[str]:
+    """Topics that were deleted and created again. Where nothing is known of a topic, it counts as the same."""
+    return {topic for topic in before.keys() & now.keys() if _is_another(before[topic], now[topic])}
+
+
+def _is_another(before: str | Mapping[str, int], now: str | Mapping[str, int]) -> bool:
+    if isinstance(before, str) or isinstance(now, str):
+        return isinstance(before, str) and isinstance(now, str) and before != now
+    return any(now.get(partition, epoch) < epoch for partition, epoch in before.items())
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> dict[TopicPartition, int]:

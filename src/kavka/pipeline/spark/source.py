@@ -42,12 +42,14 @@ from kavka.pipeline.spark.cluster import SourceCluster
 from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
 from kavka.pipeline.spark.offsets import (
     DONE_BY_JOB,
+    TOPIC_IDS,
     Offsets,
     Range,
     count,
     from_checkpoint,
     limited,
     plan,
+    recreated,
     to_checkpoint,
 )
 from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_options, source_options, text_columns
@@ -201,7 +203,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with one_clear_line():
             if self._initial is None:
-                self._initial = to_checkpoint(self.starting_offsets(self.cluster.partitions()))
+                partitions = self.cluster.partitions()
+                self._initial = self._with_ids(self.starting_offsets(partitions))
             return self._initial
 
     def starting_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -221,24 +224,29 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_clear_line():
-            begin = from_checkpoint(start)
+            batch = self._next_batch(start, limit)
             # Spark asks only when everything before `start` is done, and as often as it triggers. Its `commit` comes
             # later: when there is a next batch. Before the first nothing is done, and the group may say where to begin.
             if start != self._initial:
-                self._tell_group(begin)
-            end = to_checkpoint(self._end_after(begin, limit))
+                self._tell_group(start)
+            # Exactly as it was given where nothing is new: anything else is a new batch to Spark.
+            if batch is None:
+                return start
+            beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
+            assert end is not None
             if start == self._initial and not self._begun:
                 # The first batch, which Spark runs even if there is nothing in it.
-                return {**end, INITIAL: start}
-            # Exactly as it was given where nothing is new: anything else is a new batch to Spark.
-            return start if end == to_checkpoint(begin) else end
+                return {**end, INITIAL: beginning or start}
+            if beginning is not None:
+                return {**end, INITIAL: beginning}
+            return start if end == {name: value for name, value in start.items() if name != INITIAL} else end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else to_checkpoint(self._latest)
 
     def commit(self, end: dict[str, Any]) -> None:
         with one_clear_line():
-            self._tell_group(from_checkpoint(end))
+            self._tell_group(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with one_clear_line():
@@ -271,10 +279,20 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside
 
-    def _end_after(self, begin: Offsets, limit: ReadLimit) -> Offsets:
-        """Where the next batch ends; `begin` itself if there is to be none yet."""
-        options = self._options
-        latest = self._latest = self.cluster.ends(missing_is_empty=not options.fail_on_data_loss)
+    def _with_ids(self, offsets: Offsets) -> dict[str, Any]:
+        """Offsets for Spark's checkpoint, with which topics they are of."""
+        topics = {tp.topic for tp in offsets}
+        ids = {topic: found for topic, found in sorted(self.cluster.topic_ids.items()) if topic in topics}
+        return {**to_checkpoint(offsets), TOPIC_IDS: ids} if ids else to_checkpoint(offsets)
+
+    def _next_batch(self, start: dict[str, Any], limit: ReadLimit) -> tuple[Offsets | None, Offsets] | None:
+        """Where the next batch begins, if that is not where the last one ended, and where it ends; None if there is to
+        be none yet."""
+        options, begin = self._options, from_checkpoint(start)
+        latest = self._latest = self._ends(begin)
+        again = recreated(start.get(TOPIC_IDS, {}), self.cluster.topic_ids)
+        for topic in sorted(again):
+            self._lost_topic(topic)
         if self._target is not None:
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
         elif latest == begin:
@@ -284,14 +302,27 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone:
             self._lost(f"partitions are gone: {', '.join(map(str, gone))}")
         full_begin = self._with_new_partitions(begin, latest)
+        if again:
+            # Nothing that is in the new topic was read yet.
+            full_begin |= self.cluster.earliest([tp for tp in latest if tp.topic in again])
+        beginning = full_begin if again else None
         if isinstance(limit, ReadAllAvailable):
-            return latest
+            return beginning, latest
         waiting = count(full_begin, latest)
         if self._too_little(waiting):
-            return begin
+            return None
         self._last_batch = time.monotonic()
         most = options.max_offsets
-        return latest if most is None else limited(full_begin, latest, most)
+        return beginning, latest if most is None else limited(full_begin, latest, most)
+
+    def _ends(self, begin: Offsets) -> dict[TopicPartition, int]:
+        """Where partitions end now. An end that went back says that a topic was created again: then its id is new."""
+        missing = not self._options.fail_on_data_loss
+        latest = self.cluster.ends(missing_is_empty=missing)
+        if any(latest[tp] < offset for tp, offset in begin.items() if tp in latest):
+            self.cluster.look_again()
+            latest = self.cluster.ends(missing_is_empty=missing)
+        return latest
 
     def _too_little(self, waiting: int) -> bool:
         least = self._options.min_offsets
@@ -310,11 +341,15 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(f"{tp} is new and begins at offset {offset}: offsets 0 to {offset - 1} are gone")
         return {**begin, **first}
 
-    def _tell_group(self, offsets: Offsets) -> None:
+    def _tell_group(self, done: dict[str, Any]) -> None:
         """Commit what is done to the group that the user wants to see it in. It is for others to look at: that it fails
-        is no reason to stop."""
+        is no reason to stop. Offsets of a topic that was created again since mean nothing in the new one."""
         group = self._options.group_to_commit
-        if group is None or offsets == self._committed or not offsets:
+        if group is None:
+            return
+        again = recreated(done.get(TOPIC_IDS, {}), self.cluster.topic_ids)
+        offsets = {tp: offset for tp, offset in from_checkpoint(done).items() if tp.topic not in again}
+        if offsets == self._committed or not offsets:
             return
         try:
             told = {tp: OffsetAndMetadata(offset, DONE_BY_JOB) for tp, offset in offsets.items()}
@@ -327,3 +362,9 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{what} (failOnDataLoss=false goes on without them)")
         log.warning("%s; going on without them", what)
+
+    def _lost_topic(self, topic: str) -> None:
+        what = f"topic {topic} was deleted and created again since it was last read"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{what} (failOnDataLoss=false goes on at the beginning of the new one)")
+        log.warning("%s; going on at the beginning of the new one", what)

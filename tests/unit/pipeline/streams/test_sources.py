@@ -90,6 +90,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.topic_ids = {"a": "id"}
         self.admin = SimpleNamespace(alter_consumer_group_offsets=self._tell)
 
     def _tell(self, group: str, offsets: Any, *, timeout: float) -> None:
@@ -112,7 +113,8 @@ def test_the_group_hears_of_a_job_only_when_its_first_batch_is_done() -> None:
     reader._cluster = cluster
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {"a": {"0": 5}, "$initial": {"a": {"0": 2}}}
+    ids = {"a": "id"}
+    assert end == {"a": {"0": 5}, "$topicIds": ids, "$initial": {"a": {"0": 2}, "$topicIds": ids}}
     reader.partitions(start, end)
     assert cluster.told == []
     reader.latestOffset(end, ReadAllAvailable())

@@ -1,0 +1,208 @@
+"""A topic that was deleted and created again between two batches of a stream, with more records than before. The
+readers are called as Spark calls them, with offsets as they are in its checkpoint; no Spark runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from kavka import Admin, NewTopic, Producer, TopicPartition
+from kavka.client.admin.types import TopicDescription, TopicPartitionInfo
+from kavka.common.errors import KafkaError
+from kavka.jobs import offsets_between
+from kavka.pipeline.mirror.settings import flows_of
+from kavka.pipeline.mirror.source import MirrorStreamReader
+from kavka.pipeline.spark.offsets import ids_of, recreated
+from kavka.pipeline.spark.options import source_options
+from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
+from tests.support.processes import wait_until
+from tests.support.targets import Target
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def admin(target: Target) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        yield admin
+
+
+class Stream:
+    """A query that is stopped and started again. `end` is what the checkpoint has."""
+
+    def __init__(self, make: Callable[[], KavkaStreamReader]) -> None:
+        self._make = make
+        self.end: dict[str, Any] | None = None
+
+    def batch(self, limit: ReadLimit | None = None) -> list[tuple[int, int]]:
+        """The ranges of the next batch of a new run."""
+        reader = self._make()
+        try:
+            start = _stored(reader.initialOffset() if self.end is None else self.end)
+            self.end = _stored(reader.latestOffset(start, limit or reader.getDefaultReadLimit()))
+            planned = reader.partitions(start, self.end)
+            assert planned == [] or self.end != start
+            again = self._make()
+            try:
+                # After a crash: the same tasks.
+                assert _ranges(again.partitions(start, self.end)) == _ranges(planned)
+            finally:
+                again.stop()
+            return _ranges(planned)
+        finally:
+            reader.stop()
+
+    def commit(self) -> None:
+        """All is done, and the query stops."""
+        reader = self._make()
+        assert self.end is not None
+        reader.latestOffset(self.end, ALL)
+        reader.stop()
+
+
+def _stored(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+def _ranges(planned: Any) -> list[tuple[int, int]]:
+    assert all(isinstance(one, OffsetRange) for one in planned)
+    return [(one.wanted.start, one.wanted.end) for one in planned]
+
+
+def source(target: Target, topic: str, **options: str) -> Stream:
+    given = {"kafka.bootstrap.servers": target.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    return Stream(lambda: KavkaStreamReader(source_options({**given, **options}, streaming=True)))
+
+
+def mirror(target: Target, topic: str) -> Stream:
+    """Within one cluster, which is all that a reader has to know."""
+    servers = target.bootstrap_servers
+    file = {"clusters": "A, B", "A.bootstrap.servers": servers, "B.bootstrap.servers": servers, "A->B.enabled": "true"}
+    file |= {"topics": topic, "heartbeats.replication.enabled": "false"}
+    (flow,) = [one for one in flows_of(file) if one.enabled]
+    return Stream(lambda: MirrorStreamReader(flow))
+
+
+def fill(target: Target, topic: str, count: int) -> None:
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number)
+
+
+def recreate(target: Target, admin: Admin, topic: str, count: int) -> None:
+    admin.delete_topics([topic])
+
+    def created() -> bool:
+        try:
+            admin.create_topics([NewTopic(topic, 1)])
+        except KafkaError:
+            return False
+        return True
+
+    wait_until(created, timeout=60, what=f"{topic} to be created again")
+    fill(target, topic, count)
+
+
+def test_a_mirror_begins_at_the_beginning_of_the_new_topic(
+    target: Target, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_topics([NewTopic(topic, 1), NewTopic(f"A.{topic}", 1)])
+    fill(target, topic, 5)
+    stream = mirror(target, topic)
+    assert stream.batch() == [(0, 5)]
+    recreate(target, admin, topic, 8)
+    with caplog.at_level(logging.WARNING):
+        assert stream.batch() == [(0, 8)]
+    assert f"topic {topic} was deleted and created again" in caplog.text
+    assert stream.batch() == []
+    fill(target, topic, 2)
+    assert stream.batch() == [(8, 10)]
+
+
+def test_a_mirror_does_not_commit_the_offsets_of_the_old_topic_for_the_new_one(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1), NewTopic(f"A.{topic}", 1)])
+    fill(target, topic, 5)
+    stream = mirror(target, topic)
+    stream.batch()
+    stream.commit()
+    tp = TopicPartition(topic, 0)
+    committed = admin.list_consumer_group_offsets("kavka-mirror-A->B", [tp])[tp]
+    assert committed is not None and committed.offset == 5
+    recreate(target, admin, topic, 8)
+    stream.commit()
+    # Gone with the topic, or as it was: then a start without a checkpoint would begin after it.
+    committed = admin.list_consumer_group_offsets("kavka-mirror-A->B", [tp])[tp]
+    assert committed is None or committed.offset < 0
+
+
+def test_a_stream_says_that_its_topic_was_created_again_or_begins_anew(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(target, topic, 5)
+    strict, lenient = source(target, topic), source(target, topic, failOnDataLoss="false", maxOffsetsPerTrigger="6")
+    assert strict.batch() == lenient.batch() == [(0, 5)]
+    for count in (8, 3, 3):
+        recreate(target, admin, topic, count)
+        with pytest.raises(Exception, match=f"topic {topic} was deleted and created again"):
+            strict.batch()
+        assert lenient.batch() == [(0, min(count, 6))]
+        lenient.batch()
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_ids_and_is_given_them(
+    target: Target, admin: Admin, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(target, topic, 5)
+    stream = source(target, topic)
+    stream.end = {topic: {"0": 3}}
+    assert stream.batch() == [(3, 5)]
+    stream.end = {topic: {"0": 5}}
+    assert stream.batch() == []
+    recreate(target, admin, topic, 8)
+    with pytest.raises(Exception, match=f"topic {topic} was deleted and created again"):
+        stream.batch()
+
+
+def test_a_batch_waits_for_enough_records_of_the_new_topic(target: Target, admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(target, topic, 5)
+    stream = source(target, topic, failOnDataLoss="false", minOffsetsPerTrigger="5", maxTriggerDelay="10m")
+    assert stream.batch() == [(0, 5)]
+    recreate(target, admin, topic, 3)
+    assert stream.batch() == []
+    fill(target, topic, 4)
+    assert stream.batch() == [(0, 7)]
+
+
+def test_progress_does_not_take_ids_for_topics(target: Target, admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1)])
+    fill(target, topic, 5)
+    stream = source(target, topic)
+    stream.batch()
+    assert offsets_between(None, json.dumps(stream.end)) == {(topic, 0): 5}
+
+
+def described(epochs: list[int], topic_id: int = 0) -> dict[str, Any]:
+    partitions = tuple(TopicPartitionInfo(number, None, epoch, (), ()) for number, epoch in enumerate(epochs))
+    return dict(ids_of([TopicDescription("t", UUID(int=topic_id), False, partitions)]))
+
+
+def test_without_ids_leader_epochs_that_went_back_tell_a_new_topic() -> None:
+    assert recreated(described([3, 5]), described([3, 4])) == {"t"}
+    assert not recreated(described([3, 5]), described([4, 5, 0]))
+    # A cluster that was upgraded, or that does not say.
+    assert not recreated(described([3]), described([0], 7))
+    assert not recreated(described([3], 7), described([0]))
+    assert recreated(described([3], 7), described([3], 8)) == {"t"}
+    assert not recreated({}, described([3])) and not recreated(described([3]), {})
