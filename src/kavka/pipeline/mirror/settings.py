@@ -71,18 +71,30 @@ _SETTINGS: dict[str, tuple[str, str]] = {
     "max.records.per.batch": ("records_per_batch", "number"),
     "progress.group.id": ("progress_group", "text"),
 }
+_REFRESH_GROUPS = "refresh.groups.enabled"
 _FACTORS = ("heartbeats", "checkpoints", "offset-syncs")
+_MIRROR, _BYTES = "org.apache.kafka.connect.mirror.", "org.apache.kafka.connect.converters.ByteArrayConverter"
+# Settings that change what is mirrored and are not supported: only values that mean what is done anyway are accepted.
+_ONLY: dict[str, frozenset[str]] = {
+    "topic.filter.class": frozenset({"DefaultTopicFilter", f"{_MIRROR}DefaultTopicFilter"}),
+    "group.filter.class": frozenset({"DefaultGroupFilter", f"{_MIRROR}DefaultGroupFilter"}),
+    "config.property.filter.class": frozenset({"DefaultConfigPropertyFilter", f"{_MIRROR}DefaultConfigPropertyFilter"}),
+    "forwarding.admin.class": frozenset({"ForwardingAdmin", "org.apache.kafka.clients.admin.ForwardingAdmin"}),
+    "use.defaults.from": frozenset({"target"}),
+    **dict.fromkeys(
+        ("key.converter", "value.converter", "header.converter"), frozenset({"ByteArrayConverter", _BYTES})
+    ),
+    **dict.fromkeys(("config.providers", "transforms", "predicates"), frozenset()),
+}
 # Settings of MirrorMaker and of the Connect workers under it that say nothing here, or nothing that could be done.
 _WITHOUT_EFFECT = frozenset(
     {
-        "tasks.max", "offset.lag.max", "refresh.groups.enabled", "admin.timeout.ms", "consumer.poll.timeout.ms",
+        "tasks.max", "offset.lag.max", "admin.timeout.ms", "consumer.poll.timeout.ms",
         "sync.topic.acls.enabled", "sync.topic.acls.interval.seconds", "use.incremental.alter.configs",
-        "use.defaults.from", "add.source.alias.to.metrics", "dedicated.mode.enable.internal.rest", "listeners",
-        "topic.filter.class", "group.filter.class", "config.property.filter.class", "forwarding.admin.class",
+        "add.source.alias.to.metrics", "dedicated.mode.enable.internal.rest", "listeners",
         "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor",
-        "offset.storage.topic", "status.storage.topic", "config.storage.topic", "group.id", "name", "key.converter",
-        "value.converter", "header.converter", "offset.flush.interval.ms", "offset.flush.timeout.ms",
-        "metric.reporters", "config.providers", "enabled",
+        "offset.storage.topic", "status.storage.topic", "config.storage.topic", "group.id", "name",
+        "offset.flush.interval.ms", "offset.flush.timeout.ms", "metric.reporters", "enabled",
     }
 )  # fmt: skip
 _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin": ADMIN_CONFIGS}
@@ -101,6 +113,7 @@ def flows_of(given: Mapping[str, str], only_targets: Iterable[str] = ()) -> list
     for cluster in clusters:
         if not given.get(f"{cluster}.bootstrap.servers"):
             raise OptionError(f"there is no setting {cluster}.bootstrap.servers")
+    _refuse_unsupported(given, clusters)
     _warn_of_unknown(given, clusters)
     pairs = list(permutations(clusters, 2))
     enabled = {pair for pair in pairs if _flag("enabled", given.get(f"{pair[0]}->{pair[1]}.enabled", "false"))}
@@ -172,6 +185,10 @@ def _flow(given: Mapping[str, str], source: str, target: str, enabled: bool) -> 
     exactly = f"{target}.exactly.once.source.support"
     if exactly in given and f"{prefix}exactly.once.source.support" not in given:
         found["exactly_once"] = _read(exactly, given[exactly], "exactly once")
+    refresh = f"{prefix}{_REFRESH_GROUPS}"
+    if not _flag(_REFRESH_GROUPS, given.get(refresh, given.get(_REFRESH_GROUPS, "true"))):
+        # Once, at the start.
+        found["refresh_groups"] = 0.0
     factors = {}
     for which in _FACTORS:
         name = f"{which}.topic.replication.factor"
@@ -293,10 +310,22 @@ def _with_others(flow: Flow, flows: list[Flow]) -> Flow:
     return replace(flow, others=others)
 
 
+def _refuse_unsupported(given: Mapping[str, str], clusters: Iterable[str]) -> None:
+    """What a user excludes by such a setting would be mirrored if it were ignored."""
+    prefixes = ["", *(f"{cluster}." for cluster in clusters)]
+    prefixes += [f"{source}->{target}." for source, target in permutations(clusters, 2)]
+    for prefix in prefixes:
+        for name, accepted in _ONLY.items():
+            value = given.get(f"{prefix}{name}", "").strip()
+            if value and value not in accepted:
+                allowed = f" (only {min(accepted, key=len)})" if accepted else ""
+                raise OptionError(f"{prefix}{name} = {value} is not supported{allowed}: remove it")
+
+
 def _warn_of_unknown(given: Mapping[str, str], clusters: Iterable[str]) -> None:
     pairs = [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     factors = {f"{which}.topic.replication.factor" for which in _FACTORS}
-    known = {*_SETTINGS, *_WITHOUT_EFFECT, *factors}
+    known = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, *factors}
     clients = ("consumer.", "producer.", "admin.", "source.", "target.")
     for full in sorted(given):
         name = next((full[len(pair) :] for pair in pairs if full.startswith(pair)), full)

@@ -99,6 +99,45 @@ def test_what_cannot_be_is_told_in_a_line(base: str, more: str, message: str) ->
         flows(more, base)
 
 
+@pytest.mark.parametrize("prefix", ["", "A->B.", "B."])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "topic.filter.class = com.acme.DefaultTopicFilter",
+        "group.filter.class = com.acme.OnlyOurGroups",
+        "config.property.filter.class = com.acme.Nothing",
+        "forwarding.admin.class = com.acme.FederatedAdmin",
+        "config.providers = file",
+        "use.defaults.from = source",
+        "value.converter = org.apache.kafka.connect.json.JsonConverter",
+        "transforms = mask",
+        "predicates = isPrivate",
+    ],
+)
+def test_what_would_change_what_is_mirrored_and_is_not_supported_is_refused(prefix: str, setting: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        flows(f"{prefix}{setting}")
+    assert str(caught.value).startswith(f"{prefix}{setting} is not supported") and "\n" not in str(caught.value)
+
+
+def test_such_a_setting_is_accepted_where_it_says_what_is_done_anyway(caplog: pytest.LogCaptureFixture) -> None:
+    mirror = "org.apache.kafka.connect.mirror"
+    with caplog.at_level(logging.WARNING):
+        flows(
+            f"topic.filter.class = {mirror}.DefaultTopicFilter\nA->B.group.filter.class = {mirror}.DefaultGroupFilter\n"
+            f"config.property.filter.class = {mirror}.DefaultConfigPropertyFilter\nuse.defaults.from = target\n"
+            "forwarding.admin.class = org.apache.kafka.clients.admin.ForwardingAdmin\nconfig.providers =\n"
+            "key.converter = org.apache.kafka.connect.converters.ByteArrayConverter\n"
+            "value.converter = ByteArrayConverter"
+        )
+    assert not caplog.records
+
+
+def test_groups_are_looked_for_once_where_they_are_not_to_be_refreshed() -> None:
+    found = flows("A->B.refresh.groups.enabled = false\nrefresh.groups.interval.seconds = 7\nB->A.enabled = true")
+    assert (found["A->B"].refresh_groups, found["B->A"].refresh_groups) == (0, 7)
+
+
 def test_two_ways_with_names_kept_are_fine_where_each_has_its_topics() -> None:
     found = flows(
         "B->A.enabled = true\nreplication.policy.class = IdentityReplicationPolicy\n"
