@@ -43,7 +43,7 @@ from kavka.records.batch import batches
 from kavka.records.convert import down_convert
 from kavka.replication.partition import READ_ALL, READ_COMMITTED, Partition
 from kavka.replication.waiting import FetchWaiter
-from kavka.storage.file_slice import FileSlice
+from kavka.storage.file_slice import FileClosed, FileSlice
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_read import ColdRead
 from kavka.storage.page_cache import is_resident, warm
@@ -348,6 +348,9 @@ class _Fetch:
             for asked, piece in [*self._cold_headers, *self._cold]:
                 try:
                     await self._ctx.broker.run_in_worker(warm, piece)
+                except FileClosed:
+                    # The log was truncated, deleted or moved: what is there now has to be found again.
+                    read_again = True
                 except OSError as error:
                     self._disk_failed(asked, error)
                     read_again = True

@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 
-from kavka.storage.file_slice import FileSlice
+from kavka.storage.file_slice import FileClosed, FileSlice
 
 Piece = bytes | memoryview | FileSlice
 
@@ -27,7 +27,7 @@ _SMALL = 32 * 1024
 
 
 class FileShrank(Exception):
-    """A file ended before the slice did (it was truncated): the answer can no longer be completed."""
+    """A file ended before the slice did, or was closed (the log was truncated): the response cannot be completed."""
 
 
 class Outbox:
@@ -109,6 +109,8 @@ class Outbox:
             sent = os.sendfile(self._fd, piece.fd, piece.position, min(size, _SENDFILE_CHUNK))
         except BlockingIOError:
             return 0
+        except FileClosed:
+            raise FileShrank from None
         if sent == 0 and size:
             raise FileShrank
         return sent
@@ -134,7 +136,10 @@ class Outbox:
 
 
 def _read(piece: FileSlice) -> bytes:
-    data = piece.read()
+    try:
+        data = piece.read()
+    except FileClosed:
+        raise FileShrank from None
     if len(data) != len(piece):
         raise FileShrank
     return data

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kavka.common.clock import Clock
+from kavka.common.errors import KafkaError
 from kavka.records.batch import HEADER_SIZE, LENGTH_AND_MAGIC, LOG_OVERHEAD, Batch, Buffer, batch_at, corrupt
 from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerStats, LastRecord, index_batch
 from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
@@ -216,11 +217,13 @@ class LogCleaning:
                 self._build_map(step)
             else:
                 self._clean_group(step)
-        except FileNotFoundError:
-            # The loop has renamed or removed a source since this was prepared.
-            if all(os.path.exists(source.path) for source in step.sources):
-                raise
-            raise Stopped from None
+        except (FileNotFoundError, KafkaError) as error:
+            # The loop renamed, removed or truncated a source since this was prepared. A truncated file that was written
+            # to again may look corrupt from an old position.
+            is_missing = isinstance(error, FileNotFoundError)
+            if self.aborted or (is_missing and not all(os.path.exists(source.path) for source in step.sources)):
+                raise Stopped from None
+            raise
 
     def _build_map(self, step: _MapStep) -> None:
         span = self.upper_bound - self.first_dirty_offset

@@ -10,6 +10,7 @@ from kavka.records.batch import Batch, assign_offsets, batch_at, batches, last_s
 from kavka.records.control import EndMarker, parse_end_marker
 from kavka.records.rules import LATEST_API_VERSION
 from kavka.records.validate import validate_produce
+from kavka.storage.file_slice import FileClosed
 from kavka.storage.log_state import LogState, storage_error
 from kavka.storage.producer_state import BatchMeta, ProducerEntry
 from kavka.storage.segment import MAX_RELATIVE_OFFSET, ROLL_TIME_UNKNOWN, LogSegment
@@ -408,6 +409,9 @@ class LogAppending(LogState):
             segment.file.append(self.staged_buffers, self.staged_bytes)
             if self.staged_aborted:
                 segment.txn_index.append(*self.staged_aborted)
+        except FileClosed:
+            self.roll_back()
+            raise
         except OSError as error:
             self.roll_back()
             raise storage_error(f"Cannot append to {segment.file.path}: {error.strerror or error}") from error

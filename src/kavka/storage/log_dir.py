@@ -30,14 +30,50 @@ from kavka.storage.checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
     OffsetCheckpoint,
 )
+from kavka.storage.file_slice import FileClosed
 from kavka.storage.files import atomic_write, fsync_dir
 
 LOCK_FILE = ".lock"
 META_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
-# What says that there is no room, or no handle, for now: the request fails, the directory is as good as before.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+# The errors that mean that a directory cannot be used any more. All others concern one request: no room (ENOSPC,
+# EDQUOT, EFBIG), no handle or memory for now (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), a name that cannot be
+# (ENAMETOOLONG), a call that the file system does not have (EOPNOTSUPP), or an error of ours (EBADF, EINVAL).
+_BROKEN = frozenset(
+    {
+        # The device does not work, or lost data.
+        errno.EIO,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ENOMEDIUM,
+        errno.EMEDIUMTYPE,
+        errno.EREMOTEIO,
+        errno.ENODATA,
+        errno.EILSEQ,
+        errno.ETIMEDOUT,
+        errno.ENOLINK,
+        # The file system is corrupt (EUCLEAN; EBADMSG is a wrong checksum), or read-only since it found an error.
+        errno.EUCLEAN,
+        errno.EBADMSG,
+        errno.EROFS,
+        # A network or FUSE file system is away.
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ESHUTDOWN,
+        # It was unmounted or removed, or this process may not use it any more.
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
 
 
 class LogDirError(Exception):
@@ -45,16 +81,18 @@ class LogDirError(Exception):
 
 
 def os_error(error: BaseException | None) -> OSError | None:
-    """The error of the system that this one is or was raised from."""
+    """The error of the system that this one is or was raised from. A file that we closed ourselves is none."""
     while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
+        if isinstance(error, FileClosed):
+            return None
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return error
 
 
 def is_dir_failure(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, means that the directory is broken, and not merely full."""
-    found = os_error(error)
-    return found is not None and found.errno is not None and found.errno not in _PASSING
+    """Whether an error, or what it was raised from, means that the directory cannot be used any more."""
+    cause = os_error(error)
+    return cause is not None and cause.errno in _BROKEN
 
 
 # --- meta.properties

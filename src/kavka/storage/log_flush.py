@@ -24,12 +24,16 @@ class FlushJob:
     """One flush. `run` may be called in any thread, once; `complete` on the loop thread after it has returned.
 
     `offset` is what the log is flushed up to when it is done; a truncation meanwhile lowers it. Nothing is done where
-    nothing is to be flushed.
+    nothing is to be flushed. The job is a user of the files from `prepare_flush` on, so that a truncation, deletion or
+    failure meanwhile does not close them: `run` releases each after its fsync, `cancel` those that are left.
     """
 
     __slots__ = ("_dir", "_files", "_log", "_paths", "offset")
 
-    def __init__(self, log: Log, offset: int, files: list[LogFile], paths: list[str], dir: str | None) -> None:
+    def __init__(
+        self, log: Log, offset: int, files: list[tuple[LogFile, int]], paths: list[str], dir: str | None
+    ) -> None:
+        """`files` are acquired, with their descriptors."""
         self._log = log
         self._files = files
         self._paths = paths
@@ -39,8 +43,12 @@ class FlushJob:
     def run(self) -> None:
         """OSError where the disk fails: then what was written may be lost, and the log must not be used further."""
         try:
-            for file in self._files:
-                os.fdatasync(file.fd)
+            while self._files:
+                file, fd = self._files.pop()
+                try:
+                    os.fdatasync(fd)
+                finally:
+                    file.release()
             for path in self._paths:
                 sync_file(path)
             if self._dir is not None:
@@ -61,11 +69,17 @@ class FlushJob:
 
     def cancel(self) -> None:
         """It failed, or will not be run."""
+        _release(self._files)
         log = self._log
         if self in log.flush_jobs:
             log.flush_jobs.remove(self)
         if self._dir is not None:
             log.files_created = True
+
+
+def _release(files: list[tuple[LogFile, int]]) -> None:
+    while files:
+        files.pop()[0].release()
 
 
 class LogFlushing(LogState):
@@ -82,28 +96,37 @@ class LogFlushing(LogState):
         """On the loop thread: take hold of the files that have to be flushed for `up_to` (the end of the log if not
         given)."""
         offset = self.written_end if up_to is None else min(up_to, self.written_end)
-        files: list[LogFile] = []
+        files: list[tuple[LogFile, int]] = []
         paths: list[str] = []
-        if offset > self.flushed_offset:
-            number = max(0, self.segments.floor_index(self.flushed_offset))
-            for n in range(number, len(self.segments)):
-                segment = self.segments[n]
-                if segment.base_offset >= offset:
-                    break
-                segment.file.fd  # noqa: B018  opened here, as opening is not for the worker
-                files.append(segment.file)
-                if segment is not self.active:
-                    paths += segment.paths[1:]
-                    paths.append(self.snapshots.path(self.segments[n + 1].base_offset))
-            if self.epochs.dirty:
-                self.epochs.save()
-            paths.append(self.epochs.path)
+        try:
+            self._collect_unflushed(offset, files, paths)
+        except BaseException:
+            _release(files)
+            raise
         directory = str(self.dir) if self.files_created and files else None
         if directory is not None:
             self.files_created = False
         job = FlushJob(self, offset, files, paths, directory)  # type: ignore[arg-type]
         self.flush_jobs.append(job)
         return job
+
+    def _collect_unflushed(self, offset: int, files: list[tuple[LogFile, int]], paths: list[str]) -> None:
+        """Acquire the .log files that hold unflushed batches before `offset`, and name what must be on disk with
+        them."""
+        if offset <= self.flushed_offset:
+            return
+        number = max(0, self.segments.floor_index(self.flushed_offset))
+        for n in range(number, len(self.segments)):
+            segment = self.segments[n]
+            if segment.base_offset >= offset:
+                break
+            files.append((segment.file, segment.file.acquire()))
+            if segment is not self.active:
+                paths += segment.paths[1:]
+                paths.append(self.snapshots.path(self.segments[n + 1].base_offset))
+        if self.epochs.dirty:
+            self.epochs.save()
+        paths.append(self.epochs.path)
 
     def flush(self, up_to: int | None = None) -> None:
         """All three steps at once. Blocks."""

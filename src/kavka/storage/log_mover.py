@@ -8,17 +8,18 @@ at the next start by the same unique name on both sides, and the move is complet
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kavka.common.types import TopicPartition
 from kavka.records.batch import batches
-from kavka.storage.file_slice import FileSlice
+from kavka.storage.file_slice import FileClosed, FileSlice
 from kavka.storage.files import fsync_dir
 from kavka.storage.jobs import Job
 from kavka.storage.log import Log
-from kavka.storage.log_dir import LogDir
+from kavka.storage.log_dir import LogDir, is_dir_failure
 from kavka.storage.pace import Pace, Stopped
 from kavka.storage.partition_dir import DELETE, marked_name
 
@@ -31,6 +32,18 @@ ROUND_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
 LEVEL_BYTES = 2 * 1024 * 1024
 """So little may be left when the loop thread does the rest by itself."""
+
+
+class SourceFailed(Exception):
+    """The log that is copied cannot be read: its directory is at fault, not that of the copy."""
+
+
+@contextlib.contextmanager
+def _blaming_source() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceFailed(str(error)) from error
 
 
 class PartitionMove:
@@ -79,6 +92,11 @@ class PartitionMove:
         bound = -1 if offset is None else offset
         self._truncate_at = bound if self._truncate_at is None else min(bound, self._truncate_at)
 
+    def changed_under(self, error: BaseException) -> bool:
+        """On the loop thread, after `run`: whether it failed only because the log was truncated, or its segment
+        deleted, while it was copied. The next round starts from what is there now."""
+        return isinstance(error, FileClosed) or (self._truncate_at is not None and not is_dir_failure(error))
+
     def prepare(self) -> None:
         """On the loop thread: what is to be copied next."""
         current, future = self.current, self.future
@@ -125,11 +143,13 @@ class PartitionMove:
         if current.start_offset > future.start_offset:
             future.delete_records_before(current.start_offset)
         name = str(self.partition)
-        current.rename_dir(marked_name(self.partition, DELETE, self.unique))
+        with _blaming_source():
+            current.rename_dir(marked_name(self.partition, DELETE, self.unique))
         try:
-            fsync_dir(self.source.path)
+            with _blaming_source():
+                fsync_dir(self.source.path)
             future.rename_dir(name)
-        except OSError:
+        except (OSError, SourceFailed):
             current.rename_dir(name)
             raise
         fsync_dir(self.target.path)
@@ -140,7 +160,8 @@ def copy(future: Log, piece: FileSlice, pace: Pace | None) -> None:
     position, left = piece.position, piece.size
     want = PIECE_BYTES
     while left > 0:
-        data = FileSlice(piece.file, position, min(left, want)).read()
+        with _blaming_source():
+            data = piece.file.read(position, min(left, want))
         end = 0
         for batch in batches(data):
             if not end and batch.base_offset < future.end_offset and future.end_offset == future.start_offset:
@@ -222,9 +243,8 @@ class MoveJob(Job):
                     self._swapped(move)
             except Exception as failure:
                 error = failure
-        if error is not None and not isinstance(error, Stopped):
+        if error is not None and not isinstance(error, Stopped) and not move.changed_under(error):
             logger.warning("%s cannot be moved to %s: %s", move.partition, move.target.path, error)
             move.drop()
-            if not self._manager.note_failure(move.future, error) and move.source.online:
-                self._manager.note_failure(move.current, error)
+            self._manager.note_failure(move.current if isinstance(error, SourceFailed) else move.future, error)
         return bool(self.moves)

@@ -123,8 +123,10 @@ class LogReading(LogState):
         if size <= 0:
             return None
         recent = segment.recent_positions
+        file = segment.file
+        file.fd  # noqa: B018  opened here: a worker may read the slice when the path has changed
         return LogRead(
-            FileSlice(segment.file, position, size),
+            FileSlice(file, position, size),
             first_size,
             bool(recent) and position >= recent[0],
             segment,

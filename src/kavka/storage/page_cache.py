@@ -36,12 +36,14 @@ def is_resident(piece: FileSlice) -> bool:
 
 
 def warm(piece: FileSlice) -> None:
-    """In a worker thread: read the piece into the page cache, and ask the kernel for as much again behind it."""
-    fd, position, end = piece.fd, piece.position, piece.position + len(piece)
-    os.posix_fadvise(fd, position, 2 * (end - position), os.POSIX_FADV_WILLNEED)
+    """In a worker thread: read the piece into the page cache, and ask the kernel for as much again behind it.
+    FileClosed where the segment was deleted meanwhile."""
+    position, end = piece.position, piece.position + len(piece)
     scratch = [bytearray(_CHUNK)]
-    while position < end:
-        read = os.preadv(fd, scratch, position)
-        if read <= 0:
-            return
-        position += read
+    with piece.file.in_use() as fd:
+        os.posix_fadvise(fd, position, 2 * (end - position), os.POSIX_FADV_WILLNEED)
+        while position < end:
+            read = os.preadv(fd, scratch, position)
+            if read <= 0:
+                return
+            position += read

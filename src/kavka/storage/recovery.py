@@ -115,7 +115,7 @@ class _Loader:
         if clean_shutdown:
             self._load_producers(start, end)
         for segment in self.segments:
-            segment.file.release()
+            segment.file.suspend()
         flushed = end if clean_shutdown else min(recovery_point, end)
         return LoadedLog(self.segments, start, end, flushed, self.epochs, self.states, self.snapshots)
 

@@ -40,8 +40,8 @@ class LogSegment:
 
     Only the loop thread changes a segment that belongs to a log. A segment made by the cleaner (`suffix=".cleaned"`)
     belongs to the cleaner's thread until `Log.replace_segments` takes it. Reading a segment that is not active
-    (`file`, `batches`) is safe in any thread: its bytes do not change, and its descriptor lives as long as someone
-    holds `file`.
+    (`file.read`, `batches`) is safe in any thread: its bytes do not change, and its descriptor is not closed under a
+    reader (see LogFile).
 
     `recent_last` and `recent_positions` are the last offsets and the positions of the batches written last, without a
     gap up to the end of the file: readers near the end of the log are served from them with no look at a file. They
@@ -457,7 +457,8 @@ class LogSegment:
 
     def flush(self) -> None:
         """fsync all the segment's files. Blocks; safe in any thread."""
-        os.fdatasync(self.file.fd)
+        with self.file.in_use() as fd:
+            os.fdatasync(fd)
         self.sync_indexes()
 
     def sync_indexes(self) -> None:
@@ -478,7 +479,7 @@ class LogSegment:
         self.time_index.close()
 
     def delete(self) -> None:
-        """Close and remove the files at once."""
+        """Remove the files at once; the descriptor is closed by its last user."""
         self.unmap()
         self.file.close()
         for path in self.paths:

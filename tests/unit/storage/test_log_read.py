@@ -11,6 +11,7 @@ import pytest
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import batches
 from kavka.storage import segment as segment_module
+from kavka.storage.file_slice import FileClosed
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_read import ColdRead, LogRead
@@ -195,7 +196,7 @@ def test_a_slice_of_a_closed_log_is_an_error_not_another_files_bytes(open_log: O
     found = read(log, 0)
     assert found is not None
     log.close()
-    with pytest.raises(OSError, match="closed"):
+    with pytest.raises(FileClosed):
         found.slice.read()
 
 
