@@ -8,7 +8,6 @@ and its end.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
@@ -26,9 +25,6 @@ from kavka.storage.partition_metadata import read_topic_id, write_topic_id
 from kavka.storage.producer_state import ProducerEntry
 from kavka.storage.recovery import load_log
 from kavka.storage.segment import LogSegment
-
-MAX_NAME = 255
-DELETE_DIR_SUFFIX = "-delete"
 
 
 class Log(LogDeletion, LogReading, LogFlushing):
@@ -139,21 +135,6 @@ class Log(LogDeletion, LogReading, LogFlushing):
         self.closed = True
         for segment in self.segments:
             segment.abandon()
-
-    def rename_for_delete(self) -> Path:
-        """Stop using it and rename the folder to topic-N.<uuid>-delete; removing that is the log manager's work.
-
-        Descriptors are closed with the last reference to the log: what is being sent to a consumer is still sent.
-        """
-        self.roll_back()
-        self.closed = True
-        for segment in self.segments:
-            segment.unmap()
-        unique = f".{uuid.uuid4().hex}{DELETE_DIR_SUFFIX}"
-        partition = f"-{self.topic_partition.partition}"
-        topic = self.topic_partition.topic[: MAX_NAME - len(unique) - len(partition)]
-        self.dir = self.dir.rename(self.dir.with_name(topic + partition + unique))
-        return self.dir
 
     def rename_dir(self, name: str) -> Path:
         """Rename the folder of a log that goes on living (topic-N.<uuid>-future to topic-N)."""

@@ -31,7 +31,7 @@ from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failur
 from kavka.storage.log_mover import MoveJob, PartitionMove
 from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, SweepJob, by_dir
 from kavka.storage.new_folders import make_folders
-from kavka.storage.partition_dir import DELETE, FUTURE, STRAY, marked_name
+from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME, STRAY, marked_name
 from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
@@ -428,8 +428,12 @@ class LogManager:
         """Begins to move a partition to the directory `path`; of one that is not here, remembers the wish for when it
         is made.
 
+        INVALID_TOPIC_EXCEPTION, as in Kafka, for a topic whose name leaves no room for that of the copy's folder;
         LOG_DIR_NOT_FOUND for a path that is not one of log.dirs, KAFKA_STORAGE_ERROR for one that is offline.
         """
+        name = marked_name(partition, FUTURE)
+        if len(name) > MAX_NAME:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         target = self.dir_at(path)
         if target is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not one of this broker's log directories.")
@@ -448,7 +452,6 @@ class LogManager:
             under_way.drop()
         if self._homes[partition] is target:
             return
-        name = marked_name(partition, FUTURE)
         unique = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
         try:
             self._lower_checkpoints(target, partition, 0)

@@ -20,6 +20,8 @@ FUTURE = "future"
 STRAY = "stray"
 
 MAX_NAME = 255
+"""The longest name that file systems take, in bytes. Topic names are ASCII."""
+_PARTITIONS = 2**31
 
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"
 _PLAIN = re.compile(rf"({_TOPIC})-(0|[1-9][0-9]{{0,9}})")
@@ -37,19 +39,24 @@ class PartitionDir(NamedTuple):
 
 def parse_dir_name(name: str) -> PartitionDir | None:
     """None for a name that is no partition's."""
-    found = _MARKED.fullmatch(name)
-    if found is not None:
-        topic, number, unique, kind = found.groups()
-        return PartitionDir(TopicPartition(topic, int(number)), kind, unique)
-    found = _PLAIN.fullmatch(name)
-    if found is not None and int(found[2]) < 2**31 and found[1] not in (".", ".."):
-        return PartitionDir(TopicPartition(found[1], int(found[2])), LOG, "")
-    return None
+    match = _MARKED.fullmatch(name)
+    if match is not None:
+        topic, number, unique, kind = match.groups()
+    else:
+        match = _PLAIN.fullmatch(name)
+        if match is None:
+            return None
+        topic, number = match.groups()
+        unique, kind = "", LOG
+    if int(number) >= _PARTITIONS or topic in (".", ".."):
+        return None
+    return PartitionDir(TopicPartition(topic, int(number)), kind, unique)
 
 
 def marked_name(partition: TopicPartition, kind: str, unique: str | None = None) -> str:
     """A name for a folder to be deleted, set aside or being copied; with the same `unique` the two ends of a move are
-    told together."""
+    told together. As in Kafka, the topic is cut to what fits, but not for a copy, whose topic is read from its name:
+    there the result may be longer than MAX_NAME."""
     suffix = f"-{partition.partition}.{unique or uuid.uuid4().hex}-{kind}"
     topic = partition.topic
     if kind != FUTURE:

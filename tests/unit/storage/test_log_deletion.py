@@ -358,24 +358,6 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
 # --- renaming the folder
 
 
-def test_a_deleted_log_moves_out_of_the_way_under_a_unique_name(open_log: Opener) -> None:
-    log = open_log()
-    append(log)
-    before = log.dir
-    being_sent = log.read(0, 1000, limit=1, min_one_batch=True)
-    after = log.rename_for_delete()
-    assert not before.exists()
-    assert being_sent is not None and len(being_sent.slice.read()) == SIZE
-    assert after.name.startswith("orders-0.") and after.name.endswith("-delete")
-    assert (after / "00000000000000000000.log").exists()
-
-
-def test_the_name_of_a_deleted_log_is_never_too_long_for_the_file_system(tmp_path: Path, clock: FakeClock) -> None:
-    topic = "t" * 249
-    log = Log.open(tmp_path / f"{topic}-0", TP._replace(topic=topic), LogConfig(), clock)
-    assert len(log.rename_for_delete().name) == 255
-
-
 def test_a_log_lives_on_in_a_renamed_folder(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 3)

@@ -93,7 +93,22 @@ def test_folder_names_are_taken_apart(name, topic, partition, kind):
     assert parsed.partition == TopicPartition(topic, partition) and parsed.kind == kind
 
 
-@pytest.mark.parametrize("name", ["orders", "orders-", "-0", "orders-x", "or ders-0", "orders-00", "orders-4294967296"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders",
+        "orders-",
+        "-0",
+        "orders-x",
+        "or ders-0",
+        "orders-00",
+        "orders-4294967296",
+        "orders-99999999999",
+        "orders-4294967296.0123456789abcdef0123456789abcdef-delete",
+        "orders-2147483648.0123456789abcdef0123456789abcdef-future",
+        "..-0.0123456789abcdef0123456789abcdef-stray",
+    ],
+)
 def test_other_folder_names_are_nobodys(name):
     assert parse_dir_name(name) is None
 
@@ -101,6 +116,42 @@ def test_other_folder_names_are_nobodys(name):
 def test_a_name_for_deletion_fits_into_255_bytes_whatever_the_topic_is_called():
     name = marked_name(TopicPartition("x" * 249, 7), "delete")
     assert len(name) == 255 and parse_dir_name(name).kind == "delete"
+
+
+@pytest.mark.parametrize("kind", ["delete", "stray"])
+def test_a_partition_of_a_very_long_topic_can_be_deleted_and_set_aside(managers, kind):
+    manager = managers.start("one")
+    partition = TopicPartition("x" * 249, 0)
+    manager.get_or_create(partition, topic_id=uuid.uuid4())
+    if kind == "delete":
+        manager.delete(partition)
+    else:
+        manager.get_or_create(partition, topic_id=uuid.uuid4())
+    [name] = [name for name in os.listdir(managers.root / "one") if name.endswith(f"-{kind}")]
+    assert len(name) == 255 and name.startswith("x" * 200)
+
+
+@pytest.mark.parametrize("length", [214, 230, 249])
+def test_a_topic_whose_name_leaves_no_room_for_a_copy_cannot_be_moved_and_harms_nothing(managers, length):
+    manager = managers.start("one", "two")
+    partition = TopicPartition("x" * length, 0)
+    log = manager.get_or_create(partition)
+    manager.get_or_create(B)
+    append(log, records(b"k"))
+    with pytest.raises(KafkaError) as raised:
+        manager.move(partition, managers.root / "two")
+    assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION  # as Kafka 3.9.1 answers
+    assert manager.online_dirs == manager.dirs and not managers.failed
+    assert manager.get(partition) is log and manager.get(B) is not None
+
+
+def test_the_longest_topic_that_can_be_moved_is_moved(managers):
+    manager = managers.start("one", "two")
+    partition = TopicPartition("x" * 213, 0)
+    append(manager.get_or_create(partition), records(b"k"))
+    manager.move(partition, managers.root / "two")
+    finish_move(manager)
+    assert manager.get(partition).dir == managers.root / "two" / str(partition)
 
 
 # --- making and finding
