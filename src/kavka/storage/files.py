@@ -27,9 +27,12 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset that a file is named by; None for a name that is not of this form."""
+    """The offset that a file is named by; None for a name that is not of this form, or of no offset that there is."""
     digits = name.split(".", 1)[0]
-    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+    if len(digits) != 20 or not digits.isascii() or not digits.isdigit():
+        return None
+    offset = int(digits)
+    return offset if offset < 2**63 else None
 
 
 def fsync_dir(path: str | os.PathLike[str]) -> None:

@@ -116,7 +116,12 @@ def _escape(text: str) -> str:
 def decode_meta(text: str, name: str) -> MetaProperties:
     try:
         found = parse_properties(text)
-        version = int(found.pop("version", "0"))
+        if "version" not in found:
+            raise LogDirError(
+                f"{name} is empty or damaged: it has no version; restore it, or remove it if the directory belongs to "
+                "this broker (it is written again at the start)"
+            )
+        version = int(found.pop("version"))
         if version not in (0, 1):
             raise LogDirError(f"{name} has version {version}; versions 0 and 1 can be read")
         broker_id = found.pop("broker.id" if version == 0 else "node.id", None)

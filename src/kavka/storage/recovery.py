@@ -124,6 +124,8 @@ class _Loader:
         for name in sizes:
             offset = offset_of(name)
             if offset is None:
+                if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
+                    log.warning("%s/%s is not named by an offset: it is ignored", self.dir, name)
                 continue
             if name.endswith(LOG_SUFFIX):
                 self.segments.add(LogSegment.open(self.dir, offset, self.config, self.now_ms, sizes=sizes))

@@ -141,10 +141,21 @@ def test_version_1_of_kraft_is_read_and_kept(tmp_path):
     assert log_dir.read_meta() == meta
 
 
-@pytest.mark.parametrize("text", ["version=2\n", "version=x\n", "version=0\nbroker.id=one\n", "a=\\u12"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "\x00\xff\xfe!\n", "#\n", "broker.id=1\n", "version=2\n", "version=x\n", "version=0\nbroker.id=x\n", "a=\\u12"],
+)
 def test_a_file_that_cannot_be_understood_is_one_clear_error(text):
     with pytest.raises(LogDirError, match=r"here/meta\.properties"):
         decode_meta(text, "here/meta.properties")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe garbage"])
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path, content):
+    (tmp_path / "meta.properties").write_bytes(content)
+    with pytest.raises(LogDirError, match="restore it, or remove it") as raised:
+        claim_dirs([ready(tmp_path)], 1, None)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_directory_of_another_broker_is_refused(tmp_path):

@@ -447,3 +447,25 @@ def test_a_segment_that_is_ready_to_be_swapped_in_is_put_in_place(open_log: Open
     assert offsets(log) == [1, 3, 4, 5, 6]
     assert [s.base_offset for s in log.segments] == [0, 4, 6]
     assert kept(log.dir.glob("*.swap")) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
+@pytest.mark.parametrize("digits", ["99999999999999999999", "09223372036854775808", "²" * 20, "x" * 20])
+def test_a_file_whose_name_is_no_offset_is_ignored_and_left_alone(
+    open_log: Opener, caplog: pytest.LogCaptureFixture, digits: str, suffix: str, clean: bool
+) -> None:
+    log = open_log()
+    append(log, 5)
+    if clean:
+        log.close()
+    else:
+        log.abandon()
+    stranger = log.dir / f"{digits}{suffix}"
+    stranger.write_bytes(b"of somebody else")
+    log = open_log(clean=clean)
+    assert (log.start_offset, log.end_offset, len(log.segments)) == (0, 5, 1)
+    append(log, 5)
+    assert offsets(log) == list(range(10))
+    assert stranger.read_bytes() == b"of somebody else"
+    assert stranger.name in caplog.text
