@@ -18,6 +18,7 @@ from kavka.metadata.cluster import register_broker
 from kavka.metadata.features import Features
 from kavka.metadata.paths import BrokerRegistration, MalformedNode
 from kavka.metadata.store import Delete, MetadataStore, NodeExists, NoNode, StoreError, StoreUnavailable, WatchEvent
+from kavka.storage.files import atomic_write
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Membership:
     def _note_session(self) -> None:
         # Without the note the next start waits for the session to end, no more.
         with suppress(OSError):
-            self._note.write_text(f"{self._store.session_id}\n")
+            atomic_write(self._note, f"{self._store.session_id}\n".encode())
 
     # ---- after the session was lost
 

@@ -52,16 +52,15 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
         view = view[written:]
 
 
-def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
-    """Write beside the target (`.tmp`), then rename over it. With `sync` both are on disk after it."""
+def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace a small file as a whole: write beside it (`.tmp`), fsync, rename over it, fsync the folder. Blocks."""
     target = os.fspath(path)
     temporary = target + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         try:
             write_all(fd, data, 0)
-            if sync:
-                os.fsync(fd)
+            os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, target)
@@ -69,8 +68,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    if sync:
-        fsync_dir(os.path.dirname(target) or ".")
+    fsync_dir(os.path.dirname(target) or ".")
 
 
 def remove_if_there(path: str | os.PathLike[str]) -> bool:

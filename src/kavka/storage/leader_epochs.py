@@ -12,21 +12,34 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple
 
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.storage.checkpoint import VERSION, decode_epochs
 from kavka.storage.files import atomic_write
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
-_VERSION = 0
+
+
+class EpochsSnapshot(NamedTuple):
+    """The epochs at one moment, for the thread that writes the file."""
+
+    version: int
+    entries: list[tuple[int, int]]
 
 
 class LeaderEpochs:
-    """Changes are made in memory; `save` writes them when `dirty`. A crash before it costs nothing: recovery finds
-    the epochs in the batches past the recovery point."""
+    """Changes are made in memory; who makes them also makes sure that the file is written before the recovery point
+    passes the batches that they are about, and at a clean stop. A crash before that costs nothing: recovery finds the
+    epochs in the batches past the recovery point.
 
-    __slots__ = ("dirty", "epochs", "latest", "path", "starts")
+    Only the thread that owns the log changes it. `write` runs in any thread, with what `snapshot` returned: files are
+    fsynced, which the loop thread must not wait for.
+    """
+
+    __slots__ = ("_saved", "_version", "_writing", "epochs", "latest", "path", "starts")
 
     def __init__(self, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.path = path
@@ -36,27 +49,22 @@ class LeaderEpochs:
             self.epochs.append(epoch)
             self.starts.append(start)
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
-        self.dirty = False
+        # How often it changed, and which of these states is in the file.
+        self._version = self._saved = 0
+        self._writing = Lock()
 
     @classmethod
     def load(cls, path: str) -> LeaderEpochs:
+        """No file is a file of no epochs; CheckpointError for one that is empty or malformed."""
         try:
-            with open(path, encoding="ascii") as file:
-                lines = file.read().splitlines()
+            with open(path, "rb") as file:
+                data = file.read()
         except FileNotFoundError:
             return cls(path)
-        if not lines:
-            return cls(path)
-        try:
-            if int(lines[0]) != _VERSION or int(lines[1]) != len(lines) - 2:
-                raise ValueError(f"version {lines[0]}, {lines[1]} entries")
-            entries = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines[2:])]
-        except (ValueError, IndexError) as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
         epochs = cls(path)
-        for epoch, start in entries:
+        for epoch, start in decode_epochs(data, path):
             epochs.assign(epoch, start)
-        epochs.dirty = False
+        epochs._saved = epochs._version
         return epochs
 
     @property
@@ -76,6 +84,16 @@ class LeaderEpochs:
         self.starts.append(start_offset)
         self._changed()
         return True
+
+    def note_batch(self, epoch: int, base_offset: int, last_offset: int) -> None:
+        """In recovery: a batch of the log, in order. It proves entries wrong that a crash has left in the file: those
+        that begin within it, and those that have its offsets in another epoch."""
+        if epoch < 0 or (self.epoch_for(base_offset) == epoch == self.epoch_for(last_offset)):
+            return
+        self.truncate_from_end(base_offset + 1)
+        if self.epoch_for(base_offset) != epoch:
+            self.truncate_from_end(base_offset)
+            self.assign(epoch, base_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(largest known epoch up to `epoch`, where it ends); (-1, -1) where that cannot be said."""
@@ -123,12 +141,32 @@ class LeaderEpochs:
 
     def _changed(self) -> None:
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
-        self.dirty = True
+        self._version += 1
 
-    def save(self, *, sync: bool = False) -> None:
-        """Write the file if anything changed since."""
+    # --- the file
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the file says something else."""
+        return self._version != self._saved
+
+    def snapshot(self) -> EpochsSnapshot:
+        return EpochsSnapshot(self._version, self.entries)
+
+    def write(self, snapshot: EpochsSnapshot) -> None:
+        """In any thread: the snapshot is on disk after it, unless a later one is already. Blocks for two fsyncs."""
+        with self._writing:
+            if snapshot.version > self._saved:
+                lines = [f"{VERSION}\n{len(snapshot.entries)}\n"]
+                lines += [f"{epoch} {start}\n" for epoch, start in snapshot.entries]
+                atomic_write(self.path, "".join(lines).encode())
+                self._saved = snapshot.version
+
+    def save(self) -> None:
+        """For the thread that owns the log, where it may block: write what changed."""
         if self.dirty:
-            lines = [f"{_VERSION}\n{len(self.epochs)}\n"]
-            lines += [f"{epoch} {start}\n" for epoch, start in zip(self.epochs, self.starts, strict=True)]
-            atomic_write(self.path, "".join(lines).encode(), sync=sync)
-            self.dirty = False
+            self.write(self.snapshot())
+
+    def rebuilt(self) -> None:
+        """The file is of no use: write it even if there is no epoch."""
+        self._changed()

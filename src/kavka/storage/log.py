@@ -114,7 +114,7 @@ class Log(LogDeletion, LogReading, LogFlushing):
         self.write_staged()
         if self.end_offset > self.start_offset:
             self.snapshots.write(self.end_offset, self.producer_states.entries.values(), sync=True)
-        self.epochs.save(sync=True)
+        self.epochs.save()
         dirty = self.segments.from_offset(self.flushed_offset) if self.written_end > self.flushed_offset else []
         for segment in self.segments:
             segment.become_inactive()

@@ -402,8 +402,6 @@ class LogAppending(LogState):
         segment = self.active
         entries = self.staged_entries
         try:
-            if self.epochs.dirty:
-                self.epochs.save()
             if entries:
                 segment.reserve_index_entries(len(entries))
             segment.file.append(self.staged_buffers, self.staged_bytes)
@@ -521,5 +519,5 @@ class LogAppending(LogState):
     def start_epoch(self, leader_epoch: int) -> None:
         """This broker leads from here on: the epoch begins at the end of the log, whatever is written to it."""
         self.write_staged()
-        if leader_epoch >= 0 and self.epochs.assign(leader_epoch, self.end_offset):
-            self.epochs.save()
+        if leader_epoch >= 0:
+            self.epochs.assign(leader_epoch, self.end_offset)

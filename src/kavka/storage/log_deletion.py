@@ -115,7 +115,6 @@ class LogDeletion(LogAppending):
     def _move_start(self, offset: int) -> None:
         self.start_offset = offset
         self.epochs.truncate_from_start(offset)
-        self.epochs.save()
         if self.flushed_offset < offset:
             self.flushed_offset = offset
         states = self.producer_states
@@ -159,7 +158,6 @@ class LogDeletion(LogAppending):
         if offset >= self.end_offset:
             # A leader that wrote nothing has left its epoch there all the same.
             self.epochs.truncate_from_end(self.end_offset)
-            self.epochs.save()
             return False
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -180,8 +178,6 @@ class LogDeletion(LogAppending):
             )
         finally:
             self.set_high_watermark(min(self.high_watermark, offset))
-        # Last, as it may fail; with the next append it is written if it was not.
-        self.epochs.save()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -202,7 +198,6 @@ class LogDeletion(LogAppending):
         self.producer_states.clear()
         self.high_watermark = offset
         self.update_stable_offset()
-        self.epochs.save()
 
     def _end_at(self, offset: int) -> None:
         self.end_offset = self.written_end = offset

@@ -245,17 +245,11 @@ class LogDir:
 
     def write_clean_shutdown(self, broker_epoch: int = -1) -> None:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-        fd = os.open(self.path / CLEAN_SHUTDOWN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            os.write(fd, content.encode())
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fsync_dir(self.path)
+        atomic_write(self.path / CLEAN_SHUTDOWN_FILE, content.encode())
 
     def read_clean_shutdown_epoch(self) -> int | None:
         """The broker's epoch at its clean stop, where the mark is there and says so."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return int(json.loads((self.path / CLEAN_SHUTDOWN_FILE).read_bytes())["brokerEpoch"])
         return None
 

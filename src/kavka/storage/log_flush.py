@@ -2,7 +2,8 @@
 appends.
 
 What has to be on disk before the recovery point may pass an offset: the .log files up to it, and for segments that
-are finished also their indexes and the producer snapshot that the next one begins with. The indexes of the segment
+are finished also their indexes and the producer snapshot that the next one begins with; and the leader epochs. The
+indexes of the segment
 that the recovery point lies in need not be: recovery makes them anew.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kavka.storage.file_slice import LogFile
 from kavka.storage.files import fsync_dir, sync_file
+from kavka.storage.leader_epochs import EpochsSnapshot
 from kavka.storage.log_state import LogState
 
 if TYPE_CHECKING:
@@ -28,20 +30,29 @@ class FlushJob:
     failure meanwhile does not close them: `run` releases each after its fsync, `cancel` those that are left.
     """
 
-    __slots__ = ("_dir", "_files", "_log", "_paths", "offset")
+    __slots__ = ("_dir", "_epochs", "_files", "_log", "_paths", "offset")
 
     def __init__(
-        self, log: Log, offset: int, files: list[tuple[LogFile, int]], paths: list[str], dir: str | None
+        self,
+        log: Log,
+        offset: int,
+        files: list[tuple[LogFile, int]],
+        paths: list[str],
+        epochs: EpochsSnapshot | None,
+        dir: str | None,
     ) -> None:
         """`files` are acquired, with their descriptors."""
         self._log = log
         self._files = files
         self._paths = paths
+        self._epochs = epochs
         self._dir = dir
         self.offset = offset
 
     def run(self) -> None:
         """OSError where the disk fails: then what was written may be lost, and the log must not be used further."""
+        if self._epochs is not None:
+            self._log.epochs.write(self._epochs)
         try:
             while self._files:
                 file, fd = self._files.pop()
@@ -103,10 +114,11 @@ class LogFlushing(LogState):
         except BaseException:
             _release(files)
             raise
+        epochs = self.epochs.snapshot() if offset > self.flushed_offset and self.epochs.dirty else None
         directory = str(self.dir) if self.files_created and files else None
         if directory is not None:
             self.files_created = False
-        job = FlushJob(self, offset, files, paths, directory)  # type: ignore[arg-type]
+        job = FlushJob(self, offset, files, paths, epochs, directory)  # type: ignore[arg-type]
         self.flush_jobs.append(job)
         return job
 
@@ -124,9 +136,6 @@ class LogFlushing(LogState):
             if segment is not self.active:
                 paths += segment.paths[1:]
                 paths.append(self.snapshots.path(self.segments[n + 1].base_offset))
-        if self.epochs.dirty:
-            self.epochs.save()
-        paths.append(self.epochs.path)
 
     def flush(self, up_to: int | None = None) -> None:
         """All three steps at once. Blocks."""

@@ -29,7 +29,7 @@ from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs, os_error
 from kavka.storage.log_mover import MoveJob, PartitionMove
-from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, SweepJob, by_dir
+from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, LeaderEpochJob, SweepJob, by_dir
 from kavka.storage.new_folders import make_folders
 from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME, STRAY, marked_name
 from kavka.storage.settings import StorageSettings
@@ -554,6 +554,7 @@ class LogManager:
                 lambda log: _expire(log, self.clock.now_ms()),
             ),
             self._flush,
+            LeaderEpochJob(self),
             *self._checkpoints,
             self._deletion,
             self._moves,

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from kavka.storage.jobs import Job
 from kavka.storage.log_config import MAX_LONG
 
 if TYPE_CHECKING:
+    from kavka.storage.leader_epochs import EpochsSnapshot
     from kavka.storage.log import Log
     from kavka.storage.log_dir import LogDir
     from kavka.storage.log_manager import LogManager
@@ -127,6 +129,42 @@ class FlushJob(Job):
     def _failed(self, log: Log, error: BaseException | None) -> None:
         if not self._manager.note_failure(log, error):
             logger.warning("%s could not be flushed: %s", log.topic_partition, error)
+
+
+class LeaderEpochJob(Job):
+    """Writes the leader epochs of logs that changed. A new leader changes them on thousands of logs at once, and each
+    write waits for two fsyncs: so they are written here, some at a time, and not on the loop. What a flush or a clean
+    stop needs of them it writes itself."""
+
+    name = "save-leader-epochs"
+    period_ms = 1_000
+    ROUND = 500
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._work: list[tuple[Log, EpochsSnapshot]] = []
+        self._errors: list[tuple[Log, Exception]] = []
+
+    def prepare(self) -> bool:
+        dirty = (log for log in self._manager.logs() if log.epochs.dirty)
+        self._work = [(log, log.epochs.snapshot()) for log in islice(dirty, self.ROUND)]
+        return bool(self._work)
+
+    def run(self) -> None:
+        for log, snapshot in self._work:
+            try:
+                log.epochs.write(snapshot)
+            except Exception as error:
+                self._errors.append((log, error))
+
+    def finish(self, error: BaseException | None) -> bool:
+        errors, self._errors = self._errors, []
+        is_full_round = len(self._work) == self.ROUND
+        self._work = []
+        unexplained = [failure for log, failure in errors if not self._manager.note_failure(log, failure)]
+        if unexplained:
+            logger.warning("%d leader epoch checkpoints could not be written: %s", len(unexplained), unexplained[0])
+        return is_full_round and not errors and error is None
 
 
 class CheckpointJob(Job):

@@ -28,6 +28,7 @@ from kavka.records.batch import (
     corrupt,
 )
 from kavka.records.control import EndMarker, parse_end_marker
+from kavka.storage.checkpoint import CheckpointError
 from kavka.storage.file_slice import LogFile
 from kavka.storage.files import (
     CLEANED_SUFFIX,
@@ -108,8 +109,9 @@ class _Loader:
         if not self.segments:
             self.segments.add(LogSegment.create(self.dir, start, self.config, self.now_ms))
             end = start
-        self.epochs.truncate_from_end(end)
+        # In this order, so that a log without batches knows of no epoch, whatever a crash has left in the file.
         self.epochs.truncate_from_start(start)
+        self.epochs.truncate_from_end(end)
         self.epochs.save()
         self.snapshots.keep_for_segments(segment.base_offset for segment in self.segments)
         if clean_shutdown:
@@ -137,14 +139,17 @@ class _Loader:
         self.snapshots = SnapshotFiles(self.dir, snapshots)
 
     def _load_epochs(self) -> None:
+        """A file that is empty or malformed is rebuilt from all batches. Kafka creates an empty one for a new log."""
         try:
             self.epochs = LeaderEpochs.load(self.epochs.path)
-        except KafkaError as error:
-            log.warning("%s: it is made anew from the batches", error)
+        except CheckpointError as error:
+            self.epochs.rebuilt()
+            if any(segment.size for segment in self.segments):
+                log.warning("%s: it is rebuilt from the batches", error)
             for segment in self.segments:
                 try:
                     for _, header in segment.batches():
-                        _take_epoch(self.epochs, header)
+                        self.epochs.note_batch(header.leader_epoch, header.base_offset, header.last_offset)
                 except KafkaError:
                     break
 
@@ -277,7 +282,7 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
             if last < next_offset or last - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise corrupt(f"offset {last} after {next_offset - 1}")
             segment.index_batch(header, position)
-            _take_epoch(epochs, header)
+            epochs.note_batch(header.leader_epoch, header.base_offset, last)
             if header.producer_id >= 0:
                 aborted = take_batch(states, header, marker)
                 if aborted is not None:
@@ -290,11 +295,6 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
         segment.file.cut(end)
     segment.become_inactive()
     return next_offset, length - end
-
-
-def _take_epoch(epochs: LeaderEpochs, header: BatchHeader) -> None:
-    if header.leader_epoch > epochs.latest and header.leader_epoch >= 0:
-        epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _good_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, EndMarker | None]]:

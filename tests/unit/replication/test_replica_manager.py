@@ -13,7 +13,7 @@ from kavka.protocol.messages.leader_and_isr import (
 )
 from kavka.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from kavka.storage import log_manager
-from kavka.storage.leader_epochs import LeaderEpochs
+from kavka.storage.log import Log
 from kavka.storage.partition_metadata import read_topic_id
 from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_world
 
@@ -37,8 +37,8 @@ async def stop(world: RecordsWorld, delete: bool) -> int:
     return answer.partition_errors[0].error_code
 
 
-def test_an_epoch_that_the_disk_has_no_room_for_is_an_error_until_there_is(tmp_path, monkeypatch):
-    def full(self, **more):
+def test_a_log_that_cannot_begin_an_epoch_is_an_error_until_it_can(tmp_path, monkeypatch):
+    def full(self, epoch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def body(world: RecordsWorld) -> None:
@@ -47,7 +47,7 @@ def test_an_epoch_that_the_disk_has_no_room_for_is_an_error_until_there_is(tmp_p
         world.replicas.on_leadership.append(lambda _, leads: told.append(leads))
         waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000)
         with monkeypatch.context() as patched:
-            patched.setattr(LeaderEpochs, "save", full)
+            patched.setattr(Log, "start_epoch", full)
             assert await lead(world, 1) == STORAGE_ERROR
             assert codes(await waiting) == [STORAGE_ERROR]
             assert codes(world.produce(("t", 0, bytes(batch())))) == [STORAGE_ERROR]

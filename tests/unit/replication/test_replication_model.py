@@ -175,7 +175,11 @@ def lose(folder: Path, size: int, epochs_lost: bool) -> None:
     if last is not None:
         os.truncate(last, max(0, last.stat().st_size - size))
     if epochs_lost:
-        (folder / "leader-epoch-checkpoint").unlink(missing_ok=True)
+        epochs = folder / "leader-epoch-checkpoint"
+        if size % 2:
+            epochs.unlink(missing_ok=True)
+        else:
+            epochs.write_bytes(b"")
 
 
 def contents(world: World, broker_id: int) -> bytes:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kavka.common.errors import KafkaError
+from kavka.storage.checkpoint import CheckpointError, decode_epochs
 from kavka.storage.leader_epochs import LeaderEpochs
 
 
@@ -22,19 +26,90 @@ def test_the_file_has_a_version_a_count_and_a_line_for_each_epoch(epochs: Leader
     assert LeaderEpochs.load(epochs.path).entries == [(2, 10), (3, 20), (5, 40), (7, 55)]
 
 
-def test_a_missing_and_an_empty_file_hold_no_epochs(tmp_path: Path) -> None:
-    path = tmp_path / "leader-epoch-checkpoint"
-    assert LeaderEpochs.load(str(path)).latest == -1
-    path.write_text("")
-    assert LeaderEpochs.load(str(path)).latest == -1
+def test_a_missing_file_holds_no_epochs(tmp_path: Path) -> None:
+    assert LeaderEpochs.load(str(tmp_path / "leader-epoch-checkpoint")).latest == -1
 
 
-@pytest.mark.parametrize("text", ["1\n0\n", "0\n2\n1 1\n", "0\n1\nx 1\n", "0\n"])
-def test_a_malformed_file_is_an_error(tmp_path: Path, text: str) -> None:
+MALFORMED = [
+    b"",
+    bytes(20),
+    b"\xff\xfe\x00",
+    "０\n０\n".encode(),
+    b"1\n0\n",
+    b"0\n2\n1 1\n",
+    b"0\n1\nx 1\n",
+    b"0\n",
+    b"0\n1\n-1 5\n",
+    b"0\n1\n1 -1\n",
+    b"0\n1\n1 1 1\n",
+    b"0\n1\n1 9223372036854775808\n",
+    b"0\n1\n2147483648 1\n",
+    b"0\n1\n1_0 1\n",
+]
+
+
+@pytest.mark.parametrize("data", MALFORMED)
+def test_an_empty_or_malformed_file_is_an_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
-    path.write_text(text)
-    with pytest.raises(KafkaError, match="malformed"):
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
         LeaderEpochs.load(str(path))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_epochs_or_a_checkpoint_error(data: bytes) -> None:
+    with contextlib.suppress(CheckpointError):
+        decode_epochs(data, "x")
+
+
+def test_the_file_is_on_disk_before_its_name_points_to_it(
+    epochs: LeaderEpochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, _real=real, _name=name: (calls.append(_name), _real(*a)))
+    epochs.assign(7, 55)
+    epochs.save()
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_an_older_state_never_replaces_a_newer_one(epochs: LeaderEpochs) -> None:
+    epochs.assign(7, 55)
+    older = epochs.snapshot()
+    epochs.truncate_from_end(20)
+    epochs.save()
+    epochs.write(older)
+    assert Path(epochs.path).read_text() == "0\n1\n2 10\n"
+    assert not epochs.dirty
+
+
+def test_a_change_during_a_write_stays_to_be_written(epochs: LeaderEpochs) -> None:
+    epochs.assign(7, 55)
+    snapshot = epochs.snapshot()
+    epochs.assign(8, 60)
+    epochs.write(snapshot)
+    assert epochs.dirty
+
+
+@pytest.mark.parametrize(
+    ("stale", "batches", "right"),
+    [
+        # (epoch, base offset, last offset)
+        ([(0, 0), (1, 100)], [(0, 0, 49), (1, 50, 150)], [(0, 0), (1, 50)]),
+        ([(0, 0), (1, 50), (2, 80)], [(1, 50, 79), (1, 80, 99)], [(0, 0), (1, 50)]),
+        ([(2, 0), (3, 40)], [(2, 30, 45), (2, 46, 50), (4, 51, 60)], [(2, 0), (4, 51)]),
+        ([(3, 50), (4, 80)], [(2, 0, 9), (2, 10, 99)], [(2, 0)]),
+        ([(0, 0), (1, 50)], [(1, 60, 70), (1, 71, 80)], [(0, 0), (1, 50)]),  # compacted at its beginning
+        ([(0, 0)], [(-1, 5, 5), (0, 6, 6)], [(0, 0)]),
+        ([], [(4, 10, 20), (4, 21, 30), (6, 31, 31)], [(4, 10), (6, 31)]),
+    ],
+)
+def test_batches_correct_what_a_crash_has_left(stale: list, batches: list, right: list) -> None:
+    epochs = LeaderEpochs("x", stale)
+    for batch in batches:
+        epochs.note_batch(*batch)
+    assert epochs.entries == right
 
 
 @pytest.mark.parametrize(

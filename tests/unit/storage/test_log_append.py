@@ -206,6 +206,7 @@ def test_an_epoch_is_noted_with_its_first_batch(open_log: Opener) -> None:
     append(log, 1, epoch=1)
     append(log, 1, epoch=4)
     assert log.epochs.entries == [(1, 0), (4, 4)]
+    log.flush()
     assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n4 4\n"
     assert log.end_offset_for_epoch(1) == (1, 4)
     assert log.end_offset_for_epoch(4) == (4, 5)

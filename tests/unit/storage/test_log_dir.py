@@ -143,7 +143,7 @@ def test_version_1_of_kraft_is_read_and_kept(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\x00\xff\xfe!\n", "#\n", "broker.id=1\n", "version=2\n", "version=x\n", "version=0\nbroker.id=x\n", "a=\\u12"],
+    ["", "\x00\xff\xfe!\n", "broker.id=1\n", "version=2\n", "version=x\n", "version=0\nbroker.id=x\n", "a=\\u12"],
 )
 def test_a_file_that_cannot_be_understood_is_one_clear_error(text):
     with pytest.raises(LogDirError, match=r"here/meta\.properties"):

@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
+from kavka.storage import leader_epochs
 from kavka.storage.log import Log
+from kavka.storage.log_dir import is_dir_failure
 from tests.support.logs import START_MS, build
 from tests.unit.storage.conftest import Opener
 
@@ -44,7 +46,7 @@ def test_a_flush_of_new_files_syncs_the_log_then_the_folder(open_log: Opener, sy
     assert (log.flushed_offset, log.unflushed_messages) == (0, 3)
     synced.names.clear()
     log.flush()
-    assert synced.names == ["00000000000000000000.log", "leader-epoch-checkpoint", "orders-0"]
+    assert synced.names == ["leader-epoch-checkpoint.tmp", "orders-0", "00000000000000000000.log", "orders-0"]
     assert (log.flushed_offset, log.recovery_point, log.unflushed_messages) == (3, 3, 0)
 
 
@@ -84,9 +86,43 @@ def test_a_finished_segment_is_synced_with_its_indexes_and_the_snapshot_after_it
         f"{first}.timeindex",
         f"{3:020d}.snapshot",
         f"{3:020d}.log",
-        "leader-epoch-checkpoint",
+        "leader-epoch-checkpoint.tmp",
         "orders-0",
     }
+
+
+def test_the_epochs_are_on_disk_before_the_recovery_point_passes_their_batches(
+    open_log: Opener, synced: Synced
+) -> None:
+    log = open_log()
+    append(log, 3)
+    log.start_epoch(4)
+    assert not (log.dir / "leader-epoch-checkpoint").exists()
+    job = log.prepare_flush()
+    job.run()
+    assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n4 3\n"
+    assert log.flushed_offset == 0
+    job.complete()
+    assert log.flushed_offset == 3
+
+
+def test_epochs_that_find_no_room_fail_the_flush_but_not_the_directory(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    append(log, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leader_epochs, "atomic_write", full)
+        with pytest.raises(OSError, match="No space") as raised:
+            log.flush()
+    assert not is_dir_failure(raised.value)
+    assert log.flushed_offset == 0
+    log.flush()
+    assert log.flushed_offset == 3
 
 
 def test_appends_go_on_while_a_flush_runs_in_another_thread(open_log: Opener, synced: Synced) -> None:
@@ -159,7 +195,6 @@ def test_a_clean_stop_flushes_all(open_log: Opener, synced: Synced) -> None:
     synced.names.clear()
     log.close()
     first = "0" * 20
-    assert {f"{first}.log", f"{first}.index", f"{first}.timeindex", f"{3:020d}.snapshot", "orders-0"} <= set(
-        synced.names
-    )
+    names = {f"{first}.log", f"{first}.index", f"{first}.timeindex", f"{3:020d}.snapshot", "orders-0"}
+    assert names | {"leader-epoch-checkpoint.tmp"} <= set(synced.names)
     assert log.flushed_offset == 3

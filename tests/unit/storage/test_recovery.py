@@ -409,14 +409,53 @@ def test_leftovers_are_removed_and_other_peoples_files_are_not(open_log: Opener)
     )
 
 
-def test_a_malformed_epoch_file_is_made_anew_from_the_batches(open_log: Opener) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [b"", bytes(12), b"\xff\xfe\xe9", b"0\n7\nnonsense\n", b"0\n1\n-3 -5\n"])
+def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(open_log: Opener, damage: bytes, clean: bool) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     append(log, 4, epoch=1)
     append(log, 3, epoch=5)
     log.close()
-    (log.dir / "leader-epoch-checkpoint").write_text("0\n7\nnonsense\n")
-    log = open_log(segment_bytes=3 * SIZE)
+    (log.dir / "leader-epoch-checkpoint").write_bytes(damage)
+    log = open_log(segment_bytes=3 * SIZE, clean=clean, recovery_point=7)
     assert log.epochs.entries == [(1, 0), (5, 4)]
+    # A follower whose log parts from this one within epoch 1 is told where.
+    assert log.end_offset_for_epoch(1) == (1, 4)
+    assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 4\n"
+
+
+def test_the_empty_epoch_file_that_kafka_makes_for_a_new_log_is_no_reason_to_warn(
+    open_log: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log()
+    log.close()
+    (log.dir / "leader-epoch-checkpoint").write_bytes(b"")
+    assert open_log().epochs.entries == []
+    assert "leader-epoch-checkpoint" not in caplog.text
+
+
+def test_epochs_that_a_crash_has_left_behind_are_corrected_by_the_batches(open_log: Opener) -> None:
+    """A follower is truncated within epoch 1 and gets other batches of epoch 1 from its leader."""
+    log = open_log()
+    append(log, 10, epoch=0)
+    append(log, 5, epoch=1)
+    log.flush()
+    assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n1 10\n"
+    log.truncate_to(5)
+    append(log, 15, epoch=1)
+    log.abandon()
+    log = open_log(clean=False, recovery_point=5)
+    assert log.epochs.entries == [(0, 0), (1, 5)]
+
+
+def test_a_log_that_was_emptied_before_a_crash_knows_of_no_epoch(open_log: Opener) -> None:
+    log = open_log()
+    append(log, 10, epoch=3)
+    log.flush()
+    log.truncate_fully_and_start_at(50)
+    log.abandon()
+    log = open_log(clean=False, recovery_point=10)
+    assert (log.start_offset, log.end_offset, log.epochs.entries) == (50, 50, [])
 
 
 def test_a_log_without_snapshots_after_a_clean_stop_knows_no_producers(open_log: Opener) -> None:
