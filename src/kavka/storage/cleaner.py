@@ -235,7 +235,9 @@ class LogCleaning:
         for source in step.sources:
             for batch in self._batches(source):
                 self.stats.map_bytes += batch.size
-                if not index_batch(batch, self.first_dirty_offset, offset_map, transactions, self.stats, breathe):
+                if not index_batch(
+                    batch, self.first_dirty_offset, offset_map, transactions, self.stats, self._directory, breathe
+                ):
                     self.end_offset = offset_map.latest_offset + 1
                     return
                 breathe()
@@ -261,6 +263,7 @@ class LogCleaning:
                 self.now_ms,
                 self._config.delete_retention_ms,
                 keep_legacy_tombstones=source.modified_ms > self._legacy_horizon_ms,
+                folder=self._directory,
                 stats=self.stats,
                 breathe=self.pace.breathe,
             )

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import compress as select
 from itertools import islice
 from struct import Struct
 from typing import NamedTuple
@@ -35,12 +36,14 @@ from kavka.records.batch import (
     legacy_key_value,
     rewrite_crc,
 )
-from kavka.records.compression import compress, decompress
+from kavka.records.compression import decompress
 from kavka.records.control import ABORT, COMMIT, control_type
 from kavka.records.reader import batch_records
-from kavka.records.varint import decode_varint, encode_varint
+from kavka.records.varint import encode_varint
 from kavka.storage.offset_map import OffsetMap
+from kavka.storage.record_parts import BatchRecords, Entry, LargeRecord, RecordSlice, timestamp_delta, whole_records
 from kavka.storage.transaction_index import AbortedTxn
+from kavka.storage.unpacked import CHUNK, pack
 
 _PLACE = Struct(">qi")
 _LENGTHS = Struct(">ii")
@@ -55,16 +58,6 @@ class LastRecord(NamedTuple):
     epoch: int
 
 
-class Entry(NamedTuple):
-    """One record of a magic 2 batch, found but not opened: it is `body[start:end]`."""
-
-    start: int
-    end: int
-    offset_delta: int
-    key: bytes | None
-    tombstone: bool
-
-
 @dataclass(slots=True)
 class CleanerStats:
     records_read: int = 0
@@ -76,91 +69,14 @@ class CleanerStats:
     keyless: int = 0
 
 
-# --- finding the records in a batch
-
-
-def entries(body: bytes, count: int) -> list[Entry]:
-    """The records of an unpacked magic 2 body. CORRUPT_MESSAGE where they do not fill it exactly."""
-    found: list[Entry] = []
-    add = found.append
-    new = tuple.__new__
-    pos = 0
-    size = len(body)
-    try:
-        for _ in range(count):
-            # Numbers of one byte are read here, lengths and deltas of two as well, others by decode_varint.
-            start = pos
-            n = body[pos]
-            if n < 128:
-                end = pos + 1 + (n >> 1 ^ -(n & 1))
-                pos += 2
-            elif (m := body[pos + 1]) < 128:
-                n = n & 127 | m << 7
-                end = pos + 2 + (n >> 1 ^ -(n & 1))
-                pos += 3
-            else:
-                n, pos = decode_varint(body, pos)
-                end = pos + n
-                pos += 1
-            while body[pos] > 127:
-                pos += 1
-            n = body[pos + 1]
-            if n < 128:
-                delta = n >> 1 ^ -(n & 1)
-                pos += 2
-            elif (m := body[pos + 2]) < 128:
-                n = n & 127 | m << 7
-                delta = n >> 1 ^ -(n & 1)
-                pos += 3
-            else:
-                delta, pos = decode_varint(body, pos + 1)
-            n = body[pos]
-            if n < 128:
-                pos += 1
-                n = n >> 1 ^ -(n & 1)
-            else:
-                n, pos = decode_varint(body, pos)
-            if n < 0:
-                key = None
-            else:
-                key = body[pos : pos + n]
-                pos += n
-            # A null value is length -1, which zigzag makes 1.
-            tombstone = body[pos] == 1
-            if not pos < end <= size:
-                raise corrupt(f"a record at byte {start} does not end where it says")
-            add(new(Entry, (start, end, delta, key, tombstone)))
-            pos = end
-    except IndexError:
-        raise corrupt(f"the records end too early: {len(found)} of {count} are there") from None
-    if pos != size:
-        raise corrupt(f"{size - pos} bytes follow the last record")
-    return found
-
-
-def _timestamp_delta(body: bytes, entry: Entry) -> tuple[int, int, int]:
-    """A record's timestamp delta, and where it starts and ends in `body`."""
-    pos = entry.start
-    while body[pos] > 127:
-        pos += 1
-    pos += 2
-    delta, end = decode_varint(body, pos, 10)
-    return delta, pos, end
-
-
-def body_of(batch: Batch) -> bytes:
-    """The unpacked records of a magic 2 batch, its CRC checked."""
-    batch.ensure_crc()
-    data = batch.data[HEADER_SIZE:]
-    codec = batch.attributes & CODEC_MASK
-    return decompress(codec, data) if codec else bytes(data)
-
-
 def marker_type(batch: Batch) -> int | None:
     """COMMIT or ABORT of a control batch; another number for other control records; None where it has no record."""
     if not batch.count:
         return None
-    return control_type(entries(body_of(batch), batch.count)[0].key)
+    batch.ensure_crc()
+    body = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_SIZE:], CHUNK)
+    entries, _ = whole_records(body, 1)
+    return control_type(entries[0].key if entries else None)
 
 
 # --- transactions
@@ -234,36 +150,50 @@ def index_batch(
     offset_map: OffsetMap,
     transactions: CleanedTransactions,
     stats: CleanerStats,
+    folder: str,
     breathe: Callable[[], None] = no_breath,
 ) -> bool:
     """First pass: takes the keys of one batch into the map. False when the map is full: the batch is not covered."""
-    if batch.magic < 2:
-        records = list(batch_records(batch))
-        pairs = [(r.key, r.offset) for r in records if r.key is not None and r.offset >= start_offset]
-        stats.map_records += len(records)
-        if not offset_map.put_all(pairs):
-            return False
-    elif batch.attributes & CONTROL_MASK:
+    if batch.magic >= 2 and batch.attributes & CONTROL_MASK:
         transactions.is_spent(batch)
         stats.map_records += 1
-    elif transactions.is_aborted(batch):
+    elif batch.magic >= 2 and transactions.is_aborted(batch):
         stats.map_records += batch.count or 0
-    elif batch.count:
-        base = batch.base_offset
-        found = iter(
-            [(key, base + delta) for _, _, delta, key, _ in entries(body_of(batch), batch.count) if key is not None]
-        )
-        stats.map_records += batch.count
-        skip = start_offset > base
-        while part := list(islice(found, SLICE)):
-            if skip:
-                part = [pair for pair in part if pair[1] >= start_offset]
-            if not offset_map.put_all(part):
+    else:
+        for pairs in _legacy_keys(batch) if batch.magic < 2 else _keys(batch, folder):
+            stats.map_records += len(pairs)
+            keyed = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
+            if not offset_map.put_all(keyed):
                 return False
             breathe()
     if batch.last_offset >= start_offset:
         offset_map.latest_offset = max(offset_map.latest_offset, batch.last_offset)
     return True
+
+
+def _keys(batch: Batch, folder: str) -> Iterator[list[tuple[bytes | None, int]]]:
+    """(key, offset) of all records, SLICE at a time."""
+    base = batch.base_offset
+    if not batch.count:
+        return
+    with BatchRecords(batch, folder) as records:
+        for part in records.parts():
+            entries = _entries(part)
+            for begin in range(0, len(entries), SLICE):
+                yield [(key, base + delta) for _, _, delta, key, _ in entries[begin : begin + SLICE]]
+
+
+def _legacy_keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
+    records = batch_records(batch)
+    while part := [(record.key, record.offset) for record in islice(records, SLICE)]:
+        yield part
+
+
+def _entries(part: RecordSlice | LargeRecord) -> list[Entry]:
+    """Those of a part, without their places for a large record."""
+    if isinstance(part, RecordSlice):
+        return part.entries
+    return [Entry(0, 0, part.offset_delta, *part.examine())]
 
 
 @dataclass(slots=True)
@@ -277,6 +207,7 @@ class BatchFilter:
     now_ms: int
     delete_retention_ms: int
     keep_legacy_tombstones: bool
+    folder: str
     stats: CleanerStats = field(default_factory=CleanerStats)
     breathe: Callable[[], None] = no_breath
 
@@ -304,44 +235,50 @@ class BatchFilter:
         if is_control:
             self.stats.records_written += count
             if spent and horizon is None:
-                body = body_of(batch)
-                return rebuild(batch, body, entries(body, count), self.now_ms + self.delete_retention_ms)
+                with BatchRecords(batch, self.folder) as records:
+                    return rebuild(batch, records, None, self.now_ms + self.delete_retention_ms, self.breathe)
             return batch.data
         if batch.base_offset > self.offset_map.latest_offset:
             self.stats.records_written += count
             return batch.data
 
-        body = body_of(batch)
-        found = entries(body, count)
-        kept = self._kept(batch, found, horizon is None or self.now_ms < horizon)
-        if not kept:
-            return self._empty(batch) if self._must_stay(batch) else None
-        self.stats.records_written += len(kept)
-        new_horizon = None
-        if horizon is None:
-            latest = self.offset_map.latest_offset - batch.base_offset
-            if any(entry.tombstone and entry.offset_delta <= latest for entry in kept):
+        with BatchRecords(batch, self.folder) as records:
+            flags, has_tombstone = self._decide(batch, records, horizon is None or self.now_ms < horizon)
+            kept = flags.count(1)
+            if not kept:
+                return self._empty(batch) if self._must_stay(batch) else None
+            self.stats.records_written += kept
+            new_horizon = None
+            if horizon is None and has_tombstone:
                 new_horizon = self.now_ms + self.delete_retention_ms
-        if new_horizon is None and len(kept) == len(found):
-            return batch.data
-        return rebuild(batch, body, kept, new_horizon)
+            if new_horizon is None and kept == count:
+                return batch.data
+            return rebuild(batch, records, flags, new_horizon, self.breathe)
 
-    def _kept(self, batch: Batch, found: list[Entry], keep_tombstones: bool) -> list[Entry]:
+    def _decide(self, batch: Batch, records: BatchRecords, keep_tombstones: bool) -> tuple[bytearray, bool]:
+        """A byte for each record, 1 where it stays; and whether a tombstone stays that the map speaks for."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base
         newest = self.offset_map.get
-        kept: list[Entry] = []
-        for begin in range(0, len(found), SLICE):
-            for entry in found[begin : begin + SLICE]:
-                _, _, delta, key, tombstone = entry
-                if delta > latest:
-                    kept.append(entry)
-                elif key is None:
-                    self.stats.keyless += 1
-                elif (keep_tombstones or not tombstone) and base + delta >= newest(key):
-                    kept.append(entry)
-            self.breathe()
-        return kept
+        flags = bytearray()
+        flag = flags.append
+        has_tombstone = False
+        for part in records.parts():
+            entries = _entries(part)
+            for begin in range(0, len(entries), SLICE):
+                for _, _, delta, key, tombstone in entries[begin : begin + SLICE]:
+                    if delta > latest:
+                        flag(1)
+                    elif key is None:
+                        self.stats.keyless += 1
+                        flag(0)
+                    elif (keep_tombstones or not tombstone) and base + delta >= newest(key):
+                        has_tombstone |= tombstone
+                        flag(1)
+                    else:
+                        flag(0)
+                self.breathe()
+        return flags, has_tombstone
 
     def _must_stay(self, batch: Batch) -> bool:
         """Whether the batch's header is needed even without records."""
@@ -360,29 +297,42 @@ class BatchFilter:
 
     def _clean_legacy(self, batch: Batch) -> Buffer | None:
         latest = self.offset_map.latest_offset
-        found = list(batch_records(batch))
-        self.stats.records_read += len(found)
-        kept: list[int] = []
-        for number, record in enumerate(found):
+        flags = bytearray()
+        last = -1
+        for record in batch_records(batch):
             if record.offset > latest:
-                kept.append(number)
+                stays = True
             elif record.key is None:
                 self.stats.keyless += 1
-            elif (self.keep_legacy_tombstones or record.value is not None) and (
-                record.offset >= self.offset_map.get(record.key)
-            ):
-                kept.append(number)
-        self.stats.records_written += len(kept)
-        if len(kept) == len(found):
+                stays = False
+            else:
+                may_stay = self.keep_legacy_tombstones or record.value is not None
+                stays = may_stay and record.offset >= self.offset_map.get(record.key)
+            flags.append(stays)
+            if stays:
+                last = record.offset
+            if not len(flags) % SLICE:
+                self.breathe()
+        kept = flags.count(1)
+        self.stats.records_read += len(flags)
+        self.stats.records_written += kept
+        if kept == len(flags):
             return batch.data
-        return rebuild_legacy(batch, kept, found[kept[-1]].offset) if kept else None
+        return rebuild_legacy(batch, flags, last) if kept else None
 
 
 # --- writing a batch anew
 
 
-def rebuild(batch: Batch, body: bytes, kept: list[Entry], new_horizon: int | None) -> bytes:
-    """The magic 2 batch with only `kept` of its records, and with a delete horizon if `new_horizon` is given."""
+def rebuild(
+    batch: Batch,
+    records: BatchRecords,
+    flags: bytearray | None,
+    new_horizon: int | None,
+    breathe: Callable[[], None] = no_breath,
+) -> bytes:
+    """The magic 2 batch with only those of its records whose flag is set (None: all), and with a delete horizon if
+    `new_horizon` is given."""
     base_timestamp = batch.base_timestamp
     attributes = batch.attributes
     shift = 0
@@ -390,27 +340,57 @@ def rebuild(batch: Batch, body: bytes, kept: list[Entry], new_horizon: int | Non
         shift = base_timestamp - new_horizon
         base_timestamp = new_horizon
         attributes |= DELETE_HORIZON_MASK
-    max_delta: int | None = None
+    deltas: list[int] = []
+    data = pack(attributes & CODEC_MASK, _rewritten(records, flags, shift, deltas, breathe))
+    max_timestamp = batch.max_timestamp
+    if batch.timestamp_type != LOG_APPEND_TIME and deltas:
+        max_timestamp = base_timestamp + max(deltas)
+    count = (batch.count or 0) if flags is None else flags.count(1)
+    return _header(batch, attributes, base_timestamp, max_timestamp, count, data)
+
+
+def _rewritten(
+    records: BatchRecords, flags: bytearray | None, shift: int, deltas: list[int], breathe: Callable[[], None]
+) -> Iterator[bytes]:
+    """The bytes of the records that stay, with `shift` added to their timestamp deltas; `deltas` gets the largest of
+    each piece."""
+    number = 0
+    for part in records.parts():
+        if isinstance(part, LargeRecord):
+            if flags is None or flags[number]:
+                deltas.append(part.timestamp_delta + shift)
+                yield from part.rewritten(shift)
+            number += 1
+            breathe()
+            continue
+        body, entries = part
+        for begin in range(0, len(entries), SLICE):
+            some = entries[begin : begin + SLICE]
+            if flags is not None:
+                some = list(select(some, flags[number : number + SLICE]))
+            number += min(SLICE, len(entries) - begin)
+            if some:
+                yield _copied(body, some, shift, deltas)
+            breathe()
+
+
+def _copied(body: bytes, entries: list[Entry], shift: int, deltas: list[int]) -> bytes:
     pieces: list[bytes] = []
-    for entry in kept:
-        delta, start, end = _timestamp_delta(body, entry)
+    largest: int | None = None
+    for entry in entries:
+        delta, start, end = timestamp_delta(body, entry)
         delta += shift
-        if max_delta is None or delta > max_delta:
-            max_delta = delta
+        if largest is None or delta > largest:
+            largest = delta
         if shift:
             rest = body[start - 1 : start] + encode_varint(delta) + body[end : entry.end]
             pieces.append(encode_varint(len(rest)))
             pieces.append(rest)
         else:
             pieces.append(body[entry.start : entry.end])
-    max_timestamp = batch.max_timestamp
-    if batch.timestamp_type != LOG_APPEND_TIME and max_delta is not None:
-        max_timestamp = base_timestamp + max_delta
-    data = b"".join(pieces)
-    codec = attributes & CODEC_MASK
-    if codec:
-        data = compress(codec, data)
-    return _header(batch, attributes, base_timestamp, max_timestamp, len(kept), data)
+    if largest is not None:
+        deltas.append(largest)
+    return b"".join(pieces)
 
 
 def _header(
@@ -438,8 +418,8 @@ def _header(
     return bytes(out)
 
 
-def rebuild_legacy(wrapper: Batch, kept: list[int], last_offset: int) -> bytes:
-    """A compressed message of magic 0 or 1 with only the `kept` (by number) of the messages inside it.
+def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
+    """A compressed message of magic 0 or 1 with only those of the messages inside it whose flag is set.
 
     The inner ones stay as they are: in magic 1 their offsets count back from the wrapper's, that of the last one left.
     """
@@ -447,13 +427,18 @@ def rebuild_legacy(wrapper: Batch, kept: list[int], last_offset: int) -> bytes:
     if packed is None:
         raise corrupt("a compressed message has no value")
     codec = wrapper.attributes & CODEC_MASK
-    inner = list(batches(decompress(codec, packed)))
-    value = compress(codec, b"".join(bytes(inner[number].data) for number in kept), broken_lz4=wrapper.magic == 0)
+    largest = -1
+
+    def kept() -> Iterator[bytes]:
+        nonlocal largest
+        for message in select(batches(decompress(codec, packed)), flags):
+            largest = max(largest, message.max_timestamp)
+            yield bytes(message.data)
+
+    value = pack(codec, kept(), broken_lz4=wrapper.magic == 0)
     body = bytearray((wrapper.magic, wrapper.attributes))
     if wrapper.magic == 1:
-        timestamp = wrapper.max_timestamp
-        if wrapper.timestamp_type != LOG_APPEND_TIME:
-            timestamp = max(inner[number].max_timestamp for number in kept)
+        timestamp = largest if wrapper.timestamp_type != LOG_APPEND_TIME else wrapper.max_timestamp
         body += timestamp.to_bytes(8, "big", signed=True)
     body += _LENGTHS.pack(-1, len(value)) + value
     return _PLACE.pack(last_offset, len(body) + 4) + zlib.crc32(body).to_bytes(4, "big") + body

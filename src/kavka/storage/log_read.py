@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
@@ -216,12 +217,12 @@ class LogReading(LogState):
                         return TimestampOffset(largest, record.offset, header.leader_epoch)
         return None
 
-    def _records_at(self, segment: LogSegment, position: int, size: int) -> list[Record]:
+    def _records_at(self, segment: LogSegment, position: int, size: int) -> Iterator[Record]:
         data = segment.file.read(position, size)
         batch = batch_at(data, 0, len(data))
         if batch is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.file.path} has no whole batch at {position}.")
-        return list(batch_records(batch))
+        return batch_records(batch)
 
     # --- by epoch
 
