@@ -294,7 +294,7 @@ class LogManager:
         if not log_dir.online:
             raise _storage_error(f"The log of {partition} may be in a log directory that is offline.")
         try:
-            self._lower_checkpoints(log_dir, partition, 0)
+            self.lower_checkpoints(log_dir, partition, 0)
             log = Log.open(
                 log_dir.path / str(partition),
                 partition,
@@ -406,7 +406,7 @@ class LogManager:
             move = self._moves.moves.get(partition)
             if move is not None:
                 move.truncate(offset)
-            self._lower_checkpoints(self._homes[partition], partition, log.end_offset)
+            self.lower_checkpoints(self._homes[partition], partition, log.end_offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         log = self._logs[partition]
@@ -416,9 +416,10 @@ class LogManager:
         move = self._moves.moves.get(partition)
         if move is not None:
             move.truncate(None)
-        self._lower_checkpoints(self._homes[partition], partition, offset)
+        self.lower_checkpoints(self._homes[partition], partition, offset)
 
-    def _lower_checkpoints(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
+    def lower_checkpoints(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
+        """On the loop thread, for a log that ends at `offset` now: no checkpoint may say more of it. OSError."""
         for checkpoint in self._checkpoints:
             checkpoint.lowered(log_dir, partition, offset)
 
@@ -454,7 +455,7 @@ class LogManager:
             return
         unique = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
         try:
-            self._lower_checkpoints(target, partition, 0)
+            self.lower_checkpoints(target, partition, 0)
             future = Log.open(
                 target.path / name,
                 partition,

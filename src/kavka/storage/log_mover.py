@@ -221,6 +221,7 @@ class MoveJob(Job):
         self.moves[partition] = move
         try:
             move.prepare()
+            self._manager.lower_checkpoints(move.target, partition, move.future.end_offset)
         except Exception as error:
             self._failed = error
         return True

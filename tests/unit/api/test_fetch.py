@@ -9,6 +9,7 @@ import pytest
 from kavka.api import fetch as fetch_module
 from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kavka.protocol.messages.fetch import FetchRequest
+from kavka.storage.page_cache import warm
 from tests.unit.api.records_world import RecordsWorld, codes, content, fetched, in_records_world, sizes
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, STORAGE_ERROR, FENCED_EPOCH = 1, 3, 56, 74
@@ -248,6 +249,33 @@ def test_a_disk_that_cannot_be_read_is_an_error_of_its_partitions_and_fails_its_
         assert len(world.failed) == 1
 
     in_records_world(tmp_path, body, dirs=("one", "two"))
+
+
+def test_a_log_that_is_truncated_while_a_worker_reads_it_is_read_again_and_no_directory_fails(tmp_path, monkeypatch):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("t")
+        world.append("t")
+        log = partition.log
+        for segment in log.segments:
+            segment.forget_recent()
+        warmed = []
+
+        def truncated(piece):
+            warmed.append(piece)
+            if len(warmed) == 1:
+                # What the loop does before a worker takes its turn.
+                world.log_manager.truncate_fully_and_start_at(log.topic_partition, 0)
+                world.append("t")
+            warm(piece)
+
+        monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
+        monkeypatch.setattr(fetch_module, "warm", truncated)
+        answer = await world.fetch(("t", 0, 0))
+        assert codes(answer) == [0]
+        assert sizes(answer) == [log.size]
+        assert not world.failed
+
+    in_records_world(tmp_path, body)
 
 
 # ---- formats, sessions, metrics

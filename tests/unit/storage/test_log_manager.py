@@ -1026,6 +1026,25 @@ def test_a_truncation_during_a_move_reaches_the_copy(managers):
     assert [value for *_, value in contents(manager.get(A))] == [b"old"] * 5 + [b"new"]
 
 
+def test_no_checkpoint_says_more_of_a_copy_than_is_left_after_a_truncation(managers):
+    manager = managers.start("one", "two")
+    log = manager.get_or_create(A)
+    for n in range(10):
+        append(log, [(b"%d" % n, b"old")])
+    manager.move(A, managers.root / "two")
+    mover = job(manager, "move-logs")
+    assert mover.prepare()
+    mover.run()
+    target = manager.dir_at(managers.root / "two")
+    run_now(job(manager, "checkpoint-recovery-points"))
+    assert target.recovery_points.read() == {A: 10}
+    manager.truncate_to(A, 5)
+    mover.finish(None)
+    assert mover.prepare()
+    assert target.recovery_points.read() == {A: 5}
+    mover.finish(None)
+
+
 def test_a_move_goes_on_after_a_restart(managers):
     manager = managers.start("one", "two")
     append(manager.get_or_create(A), records(b"a", b"b"))
