@@ -148,9 +148,7 @@ def test_no_servers_is_an_error() -> None:
 
 
 def core(**settings: Any) -> ProducerCore:
-    from kavka.client.producer._append import SendPath
-
-    return ProducerCore(producer_config(SERVERS, settings), SendPath)
+    return ProducerCore(producer_config(SERVERS, settings))
 
 
 @pytest.mark.parametrize(

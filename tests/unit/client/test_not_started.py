@@ -46,7 +46,7 @@ producer, consumer, admin = (make(bootstrap_servers="127.0.0.1:1") for make in (
 queues = TopicQueues("t")
 queues.queues.append(PartitionQueue(producer._core.accumulator, "t", 0))
 queues.count, queues.available = 1, (0,)
-producer._topics = {"t": queues}
+producer._accumulator.topics = {"t": queues}
 consumer.assign([("t", 0)])
 child = os.fork()
 if not child:

@@ -223,15 +223,17 @@ cdef class Accumulator:
     cdef public object lock, wake, choose, loop_thread
     cdef public Py_ssize_t batch_size, grow_to, buffer_limit, max_record, used
     cdef public long long max_count, record_limit, records, next_number
-    cdef public long flushing
+    cdef public long flushing, transaction
     cdef public bint awake, closed
-    cdef public dict pending, incomplete
+    cdef public dict pending, incomplete, topics
     cdef public list room_waiters
     cdef public BufferPool pool
 
     @cython.locals(key_size=Py_ssize_t, value_size=Py_ssize_t, estimate=Py_ssize_t, size=Py_ssize_t, index=long,
                    wake=bint, batch=Batch)
-    cpdef append(self, PartitionQueue queue, long long timestamp, key, value, bytes headers, callback)
+    cpdef append(
+        self, PartitionQueue queue, long transaction, long long timestamp, key, value, bytes headers, callback
+    )
     cdef Batch _next_batch(self, PartitionQueue queue, Batch batch, Py_ssize_t estimate)
     cpdef Batch new_batch(self, PartitionQueue queue, Py_ssize_t room)
     @cython.locals(filled=Py_ssize_t)
@@ -240,13 +242,11 @@ cdef class Accumulator:
 
 cdef class SendPath:
     cdef public Accumulator _accumulator
-    cdef public dict _topics
     cdef public bint _text_keys, _text_values, _ignore_keys
-    cdef public long _transaction
 
     @cython.locals(size=Py_ssize_t, sticky=bint, index=long, now=longlong, accumulator=Accumulator,
                    queue=PartitionQueue)
-    cdef _try(self, TopicQueues queues, value, key, partition, timestamp, callback)
+    cdef _try(self, TopicQueues queues, long transaction, value, key, partition, timestamp, callback)
 
 
 @cython.locals(length=Py_ssize_t, whole=Py_ssize_t, i=Py_ssize_t, rest=Py_ssize_t, mask=ulonglong, m=ulonglong,

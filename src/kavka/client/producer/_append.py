@@ -454,6 +454,11 @@ class Accumulator:
 
     `wake` is called (from any thread) when the sender has something to look at and does not know it; `awake` is set
     until it looks. `pending` are the queues with batches to send. `choose(topic)` picks the next sticky partition.
+
+    `transaction` is the number of the open transaction, -1 while a transactional producer has none open, 0 for every
+    other producer. It changes under the lock, and whoever appends says which transaction its record belongs to: so no
+    record gets into a transaction that was begun after `send` was called. `topics` are those that `SendPath` may take
+    without further checks; the dict is replaced, never changed in place.
     """
 
     __slots__ = (
@@ -475,6 +480,8 @@ class Accumulator:
         "record_limit",
         "records",
         "room_waiters",
+        "topics",
+        "transaction",
         "used",
         "wake",
     )
@@ -504,6 +511,8 @@ class Accumulator:
         self.loop_thread = 0
         self.awake = False
         self.closed = False
+        self.transaction = 0
+        self.topics: dict[str, TopicQueues] = {}
         self.used = 0
         self.records = 0
         self.next_number = 0
@@ -512,8 +521,18 @@ class Accumulator:
         self.incomplete: dict[Batch, None] = {}
         self.room_waiters: list[Callable[[], object]] = []
 
-    def append(self, queue: PartitionQueue, timestamp: int, key: Any, value: Any, headers: bytes, callback: Any) -> Any:
-        """Append to the partition's batch. None when there is no room in the buffer, or it is closed: nothing was done.
+    def append(
+        self,
+        queue: PartitionQueue,
+        transaction: int,
+        timestamp: int,
+        key: Any,
+        value: Any,
+        headers: bytes,
+        callback: Any,
+    ) -> Any:
+        """Append to the partition's batch. None when there is no room in the buffer, it is closed, or `transaction` is
+        not the open one: nothing was done.
 
         The caller has made sure that the record alone is not larger than `max_record`.
         """
@@ -528,7 +547,12 @@ class Accumulator:
         lock = self.lock
         lock.acquire()
         try:
-            if self.closed or self.used + estimate > self.buffer_limit or self.records >= self.record_limit:
+            if (
+                self.closed
+                or transaction != self.transaction
+                or self.used + estimate > self.buffer_limit
+                or self.records >= self.record_limit
+            ):
                 return None
             batch = queue.tail
             if batch is None or batch.size + estimate > queue.target or batch.count >= self.max_count:
@@ -562,6 +586,7 @@ class Accumulator:
     def append_records(
         self,
         queue: PartitionQueue,
+        transaction: int,
         body: Any,
         count: int,
         base_offset: int,
@@ -571,14 +596,18 @@ class Accumulator:
         append_time: int,
     ) -> Any:
         """As `append`, for the records of another batch (`Batch.append_records`), all in one batch: (the batch, index
-        of the first, how many). None when there is no room, or it is closed; more than the whole buffer goes alone."""
+        of the first, how many). More than the whole buffer goes alone."""
         estimate = len(body) + MOST_GROWTH * count
         wake = False
         lock = self.lock
         lock.acquire()
         try:
-            if self.closed or (
-                self.used and (self.used + estimate > self.buffer_limit or self.records + count > self.record_limit)
+            if (
+                self.closed
+                or transaction != self.transaction
+                or (
+                    self.used and (self.used + estimate > self.buffer_limit or self.records + count > self.record_limit)
+                )
             ):
                 return None
             batch = queue.tail
@@ -613,16 +642,23 @@ class Accumulator:
         return batch, index, done
 
     def append_batch(
-        self, queue: PartitionQueue, body: bytearray, count: int, codec: int, base_timestamp: int, max_timestamp: int
+        self,
+        queue: PartitionQueue,
+        transaction: int,
+        body: bytearray,
+        count: int,
+        codec: int,
+        base_timestamp: int,
+        max_timestamp: int,
     ) -> Any:
-        """Queue a batch that is made already, `body` with room for its header; nothing is appended to it. None when
-        there is no room, or it is closed; one that is larger than the whole buffer goes alone."""
+        """Queue a batch that is made already, `body` with room for its header; nothing is appended to it. None as from
+        `append`; one that is larger than the whole buffer goes alone."""
         size = len(body)
         wake = False
         lock = self.lock
         lock.acquire()
         try:
-            if self.closed or (self.used and self.used + size > self.buffer_limit):
+            if self.closed or transaction != self.transaction or (self.used and self.used + size > self.buffer_limit):
                 return None
             batch = Batch(queue, self.next_number, body)
             self.next_number += 1
@@ -687,19 +723,16 @@ class SendPath:
     """`send` where nothing is out of the ordinary: the topic is known, there is room, keys and values are bytes or
     text.
 
-    Everything else goes to `_send_slowly`, which the producer defines. `topics` has the topics that may go the short
-    way; it is empty while there are interceptors, a partitioner or serializers of the user's, or when the producer is
-    closed.
+    Everything else goes to `_send_slowly`, which the producer defines. `Accumulator.topics` has the topics that may go
+    the short way; it is empty while there are interceptors, a partitioner or serializers of the user's, when the
+    producer is closed, or while no transaction is open in a transactional one.
     """
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
-        self._topics: dict[str, TopicQueues] = {}
         self._text_keys = True
         self._text_values = True
         self._ignore_keys = False
-        # The number of the transaction that is open; a partition with another number has to be added to it first.
-        self._transaction = 0
 
     def send(
         self,
@@ -716,15 +749,26 @@ class SendPath:
         `callback(metadata, exception)` is called in the producer's I/O thread, in the order of the records of a
         partition. A record may also be given whole, as a ProducerRecord in place of the topic.
         """
-        queues = self._topics.get(topic) if type(topic) is str else None
+        accumulator = self._accumulator
+        # The record belongs to the transaction of now, however long the rest takes.
+        transaction = accumulator.transaction
+        queues = accumulator.topics.get(topic) if type(topic) is str else None
         if queues is not None and headers is None:
-            future = self._try(queues, value, key, partition, timestamp, callback)
+            future = self._try(queues, transaction, value, key, partition, timestamp, callback)
             if future is not None:
                 return future
-        return self._send_slowly(topic, value, key, partition, timestamp, headers, callback)
+        return self._send_slowly(transaction, topic, value, key, partition, timestamp, headers, callback)
 
     def _send_slowly(
-        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
+        self,
+        transaction: int,
+        topic: Any,
+        value: Any,
+        key: Any,
+        partition: Any,
+        timestamp: Any,
+        headers: Any,
+        callback: Any,
     ) -> Any:
         raise NotImplementedError
 
@@ -732,12 +776,23 @@ class SendPath:
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
     ) -> Any:
         """The short way alone: a RecordFuture, or None where it cannot be gone."""
-        queues = self._topics.get(topic) if type(topic) is str else None
+        accumulator = self._accumulator
+        transaction = accumulator.transaction
+        queues = accumulator.topics.get(topic) if type(topic) is str else None
         if queues is None or headers is not None:
             return None
-        return self._try(queues, value, key, partition, timestamp, callback)
+        return self._try(queues, transaction, value, key, partition, timestamp, callback)
 
-    def _try(self, queues: TopicQueues, value: Any, key: Any, partition: Any, timestamp: Any, callback: Any) -> Any:
+    def _try(
+        self,
+        queues: TopicQueues,
+        transaction: int,
+        value: Any,
+        key: Any,
+        partition: Any,
+        timestamp: Any,
+        callback: Any,
+    ) -> Any:
         if value is None or type(value) is bytes:
             pass
         elif type(value) is str and self._text_values:
@@ -770,7 +825,8 @@ class SendPath:
         else:
             return None
         queue = queues.queues[index]
-        if queue.in_transaction != self._transaction:
+        if queue.in_transaction != transaction:
+            # The partition has to be added to the transaction first.
             return None
         if timestamp is None:
             now = int(wall_clock() * 1000)
@@ -778,7 +834,7 @@ class SendPath:
             now = timestamp
         else:
             return None
-        future = accumulator.append(queue, now, key, value, b"\x00", callback)
+        future = accumulator.append(queue, transaction, now, key, value, b"\x00", callback)
         if sticky and future is not None and queues.count > 1:
             queues.sticky_bytes += size
             if queues.sticky_bytes >= accumulator.batch_size:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from kavka.client.errors import ClientClosed
 from kavka.client.metadata import PartitionMetadata
-from kavka.client.producer._append import Accumulator, RecordFuture, SendPath
+from kavka.client.producer._append import RecordFuture, SendPath
 from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
 from kavka.client.producer.record import Callback, Headers, ProducerRecord, RecordMetadata
 from kavka.client.producer.transactions import Transactions
@@ -30,14 +30,12 @@ class Producer:
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         settings = producer_config(config, keywords)
-        self._core = ProducerCore(settings, self._make_path)
+        self._core = ProducerCore(settings)
+        self._path = SendPath(self._core.accumulator)
+        self._core.configure_path(self._path)
         self._try_send = self._path.try_send
         self._sync = settings["producer.type"] == "sync"
         self._max_block = settings.seconds("max.block.ms")
-
-    def _make_path(self, accumulator: Accumulator) -> SendPath:
-        self._path = SendPath(accumulator)
-        return self._path
 
     async def start(self) -> Self:
         await self._core.start()
@@ -70,9 +68,11 @@ class Producer:
     ) -> RecordFuture:
         """Put a record on its way, after waiting for metadata or for room if need be. Awaiting the result waits for
         the broker's answer."""
+        transaction = self._core.accumulator.transaction
         future = self._try_send(topic, value, key, partition, timestamp, headers, callback)
         if future is None:
-            future = await self._drive(self._core.steps(topic, value, key, partition, timestamp, headers, callback))
+            steps = self._core.steps(transaction, topic, value, key, partition, timestamp, headers, callback)
+            future = await self._drive(steps)
             if self._sync:
                 await future
         return future  # type: ignore[no-any-return]

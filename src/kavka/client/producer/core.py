@@ -84,9 +84,7 @@ Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
 
 
 class ProducerCore:
-    def __init__(
-        self, config: ClientConfig, path: Callable[[Accumulator], SendPath], cluster: Cluster | None = None
-    ) -> None:
+    def __init__(self, config: ClientConfig, cluster: Cluster | None = None) -> None:
         self.config = config
         self.closed = False
         self.fatal: KafkaError | None = None
@@ -120,6 +118,7 @@ class ProducerCore:
         self.transactions: Transactions | None = None
         if transactional:
             assert self.sequences is not None
+            self.accumulator.transaction = -1
             self.transactions = Transactions(
                 self.cluster,
                 config,
@@ -135,9 +134,7 @@ class ProducerCore:
         elif self.sequences is not None:
             self.sender.need_producer_id = self._need_producer_id
         self.queues: dict[str, TopicQueues] = {}
-        self.path = path(self.accumulator)
-        self.path._ignore_keys = ignore_keys
-        self.path._text_keys = self.path._text_values = key_object is None and value_object is None
+        self._text = key_object is None and value_object is None
         # The short way takes bytes as they are and text as UTF-8; code of the user's, and a serializer that would
         # refuse the one or the other, are for the long way.
         self._short = (
@@ -148,6 +145,12 @@ class ProducerCore:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking_for_id: asyncio.Task[None] | None = None
+
+    def configure_path(self, path: SendPath) -> None:
+        """Settings of the short way. Nothing here refers to it: the blocking producer is one, and a producer that its
+        program has dropped can be collected while its loop still runs."""
+        path._ignore_keys = self._ignore_keys
+        path._text_keys = path._text_values = self._text
 
     # --- start and stop, on the loop
 
@@ -161,7 +164,7 @@ class ProducerCore:
     async def close(self, timeout: float | None) -> None:
         """Send what waits, for as long as `timeout` allows, abort an open transaction, fail what is left."""
         self.closed = True
-        self.path._topics = {}
+        self.accumulator.topics = {}
         deadline = None if timeout is None else monotonic() + timeout
         try:
             if self.transactions is not None:
@@ -243,14 +246,19 @@ class ProducerCore:
         if self.transactions is not None:
             usable = usable and self.transactions.state is State.IN_TRANSACTION
         topics = self.cluster.topics
-        self.path._topics = {name: q for name, q in self.queues.items() if name in topics} if usable else {}
+        self.accumulator.topics = {name: q for name, q in self.queues.items() if name in topics} if usable else {}
 
     def _transaction_state(self) -> None:
         assert self.transactions is not None
-        self.path._transaction = self.transactions.number
+        is_open = self.transactions.state is State.IN_TRANSACTION
         self.sender.second_transactions = self.transactions.second_protocol
         self.sender.flush_all = self.transactions.state is State.ENDING
+        with self.accumulator.lock:
+            self.accumulator.transaction = self.transactions.number if is_open else -1
         self._set_short_way()
+        if not is_open:
+            # A `send` that waits for room has nothing to wait for: its transaction takes no more records.
+            self._wake_room_waiters()
 
     def need_transactions(self) -> Transactions:
         if self.transactions is None:
@@ -260,10 +268,21 @@ class ProducerCore:
     # --- send
 
     def steps(
-        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Callback | None
+        self,
+        transaction: int,
+        topic: Any,
+        value: Any,
+        key: Any,
+        partition: Any,
+        timestamp: Any,
+        headers: Any,
+        callback: Callback | None,
     ) -> Steps:
-        """Errors of the call itself are raised (a wrong argument, a value that cannot be serialised, a closed
-        producer); those that the cluster or the lack of room causes are the future's outcome."""
+        """`transaction` is the one that was open when `send` was called (`Accumulator.transaction`).
+
+        Errors of the call itself are raised (a wrong argument, a value that cannot be serialised, a closed producer, a
+        transaction that ended meanwhile); those that the cluster or the lack of room causes are the future's outcome.
+        """
         if self.closed:
             raise ClientClosed("the producer is closed")
         record = (
@@ -283,17 +302,14 @@ class ProducerCore:
         try:
             if self.fatal is not None:
                 raise self.fatal
-            if self.transactions is not None:
-                self.transactions.check_open()
-            return (yield from self._append(record, callback))
+            self._check_open(transaction)
+            return (yield from self._append(transaction, record, callback))
         except (ClientClosed, IllegalState, SerializationError) as error:
             self.interceptors.on_acknowledgement(None, error)
             raise
         except KafkaError as error:
             if self.transactions is not None:
-                loop = self._loop
-                assert loop is not None
-                loop.call_soon_threadsafe(self.transactions.failed, error)
+                self._call_on_loop(partial(self.transactions.failed, error, transaction))
             future = self._failed(error)
             if callback is not None:
                 try:
@@ -303,7 +319,7 @@ class ProducerCore:
             return future
 
     def batch_steps(
-        self, topic: str, partition: int, data: Buffer, first: int, end: int
+        self, transaction: int, topic: str, partition: int, data: Buffer, first: int, end: int
     ) -> Generator[WaitForTopic | WaitForRoom, Any, BatchFuture]:
         """As `steps`, for the records of another batch (see `whole.py`); every error is raised."""
         if self.closed:
@@ -315,20 +331,27 @@ class ProducerCore:
         queues = yield from self._topic(topic, partition, deadline)
         while True:
             queue = queues.queues[partition]
-            if self.transactions is not None:
-                self.transactions.check_open()
-                if queue.in_transaction != self.transactions.number:
-                    with self.accumulator.lock:
-                        self.transactions.add(queue)
-            future = content.append(self.accumulator, queue)
+            self._add_to_transaction(queue, transaction)
+            future = content.append(self.accumulator, queue, transaction)
             if future is not None:
                 return future
-            if not self.closed:
-                yield from self._room(deadline)
-            if self.closed:
-                raise ClientClosed("the producer was closed before the batch was taken")
+            yield from self._room(deadline, transaction)
 
-    def _append(self, record: ProducerRecord, callback: Callback | None) -> Steps:
+    def _check_open(self, transaction: int) -> None:
+        if self.transactions is not None:
+            self.transactions.check_open(transaction)
+
+    def _add_to_transaction(self, queue: PartitionQueue, transaction: int) -> None:
+        """Raises where the transaction is not open any more. It may end right after: appending checks it again."""
+        if self.transactions is None:
+            return
+        self.transactions.check_open(transaction)
+        if queue.in_transaction != transaction:
+            with self.accumulator.lock:
+                if self.accumulator.transaction == transaction:
+                    self.transactions.add(queue)
+
+    def _append(self, transaction: int, record: ProducerRecord, callback: Callback | None) -> Steps:
         deadline = monotonic() + self._max_block
         queues = yield from self._topic(record.topic, record.partition, deadline)
         headers = encoded_headers(record.headers)
@@ -346,16 +369,11 @@ class ProducerCore:
         timestamp = record.timestamp if record.timestamp is not None else int(time() * 1000)
         while True:
             queue = queues.queues[self._partition(queues, record, key, value, size)]
-            if self.transactions is not None and queue.in_transaction != self.transactions.number:
-                with self.accumulator.lock:
-                    self.transactions.add(queue)
-            future = self.accumulator.append(queue, timestamp, key, value, headers, callback)
+            self._add_to_transaction(queue, transaction)
+            future = self.accumulator.append(queue, transaction, timestamp, key, value, headers, callback)
             if future is not None:
                 return future  # type: ignore[no-any-return]
-            if not self.closed:
-                yield from self._room(deadline)
-            if self.closed:
-                raise ClientClosed("the producer was closed before the record was taken")
+            yield from self._room(deadline, transaction)
 
     def _topic(self, name: str, partition: int | None, deadline: float) -> Generator[WaitForTopic, Any, TopicQueues]:
         queues = self.queues.get(name) if name in self.cluster.topics else None
@@ -373,7 +391,10 @@ class ProducerCore:
             newer = True
         return queues
 
-    def _room(self, deadline: float) -> Generator[WaitForRoom, Any, None]:
+    def _room(self, deadline: float, transaction: int) -> Generator[WaitForRoom, Any, None]:
+        """After an append that was refused: raises if not for the lack of room, and waits for room otherwise."""
+        self._check_not_closed()
+        self._check_open(transaction)
         left = deadline - monotonic()
         if self._policy == "fail" or left <= 0:
             accumulator = self.accumulator
@@ -383,8 +404,17 @@ class ProducerCore:
                 "records wait to be sent (buffer.memory, buffer.full.policy)"
             )
         if self._policy == "clear":
-            self._call_on_loop(self.purge)
+            self._call_on_loop(partial(self._clear_for, transaction))
         yield WaitForRoom(self.accumulator, max(0.0, left))
+        self._check_not_closed()
+
+    def _check_not_closed(self) -> None:
+        if self.closed:
+            raise ClientClosed("the producer was closed before the record was taken")
+
+    def _clear_for(self, transaction: int) -> None:
+        if transaction == self.accumulator.transaction:
+            self.purge()
 
     def _call_on_loop(self, work: Callable[[], object]) -> None:
         assert self._loop is not None
@@ -465,7 +495,8 @@ class ProducerCore:
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
         """Throw records away: those never sent (`in_queue`), and those sent and not answered yet (`in_flight`), which
-        the broker may store all the same. Their outcome is Purged. Returns how many. On the loop."""
+        the broker may store all the same. Their outcome is Purged. Returns how many. A transaction that they belong to
+        has failed, as it has with every record that fails. On the loop."""
         count = 0
         for batch in self.snapshot():
             if batch.done or batch.parts is not None:
@@ -473,6 +504,8 @@ class ProducerCore:
             if in_flight if batch.attempts else in_queue:
                 count += batch.count
                 self.sender.drop(batch, Purged("the record was purged from the producer's buffer"))
+        if count and self.transactions is not None:
+            self.transactions.failed(Purged(f"{count} records of the transaction were purged"))
         self.sender.run()
         return count
 
@@ -486,6 +519,9 @@ class ProducerCore:
         for batch in self.snapshot():
             if not batch.done and batch.parts is None:
                 self.sender.drop(batch, error)
+        self._wake_room_waiters()
+
+    def _wake_room_waiters(self) -> None:
         with self.accumulator.lock:
             waiters, self.accumulator.room_waiters = self.accumulator.room_waiters, []
         for waiter in waiters:

@@ -37,7 +37,9 @@ class Producer(SendPath):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         settings = producer_config(config, keywords)
-        self._core = ProducerCore(settings, self._init_path)
+        self._core = ProducerCore(settings)
+        SendPath.__init__(self, self._core.accumulator)
+        self._core.configure_path(self)
         self._sync = settings["producer.type"] == "sync"
         self._max_block = settings.seconds("max.block.ms")
         name = settings["client.id"] or "producer"
@@ -49,16 +51,21 @@ class Producer(SendPath):
             self._io.stop()
             raise
 
-    def _init_path(self, accumulator: Accumulator) -> SendPath:
-        SendPath.__init__(self, accumulator)
-        return self
-
     def _send_slowly(
-        self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
+        self,
+        transaction: int,
+        topic: Any,
+        value: Any,
+        key: Any,
+        partition: Any,
+        timestamp: Any,
+        headers: Any,
+        callback: Any,
     ) -> RecordFuture:
         if not self._io.alive and not self._core.closed:
             self._io.call_soon(lambda: None)
-        future = self._drive(self._core.steps(topic, value, key, partition, timestamp, headers, callback))
+        steps = self._core.steps(transaction, topic, value, key, partition, timestamp, headers, callback)
+        future = self._drive(steps)
         if self._sync:
             future.get(None)
         return future
@@ -69,7 +76,8 @@ class Producer(SendPath):
         """Send the records of a batch as it was fetched from another partition, those with offsets from `first` up to,
         not including, `end`. Keys, values, headers and timestamps are not looked at; a batch that is compressed stays
         as it is where it can. Waits for metadata and for room, as `send` does, and raises what goes wrong here."""
-        return self._drive(self._core.batch_steps(topic, partition, data, first, end))
+        transaction = self._accumulator.transaction
+        return self._drive(self._core.batch_steps(transaction, topic, partition, data, first, end))
 
     def _drive(self, steps: Generator[WaitForTopic | WaitForRoom, Any, T]) -> T:
         try:
@@ -227,7 +235,7 @@ _producers: WeakSet[Producer] = WeakSet()
 def _after_fork() -> None:
     """In the child: the thread that sends is not there. Without topics, `send` goes the long way, which says so."""
     for producer in list(_producers):
-        producer._topics = {}
+        producer._accumulator.topics = {}
 
 
 if hasattr(os, "register_at_fork"):

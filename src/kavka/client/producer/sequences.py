@@ -36,6 +36,9 @@ class Sequences:
         """A new id, or a new epoch, from the broker. Partitions go over to it when nothing of theirs is in flight."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         queues, self._bump = self._bump, set()
+        if self.transactional:
+            # A batch in doubt was in the transaction that ended, and the broker fences its epoch from now on.
+            queues |= {queue for queue in self._unresolved if not queue.in_flight}
         for queue in queues:
             self._restart(queue)
 

@@ -106,7 +106,7 @@ class Transactions:
         self._added: set[PartitionQueue] = set()
         self._offsets: asyncio.Task[None] | None = None
         self._unheard: str | None = None
-        """The call that waits for its outcome, or did not wait long enough to hear of it."""
+        """The init, commit or abort that waits for its outcome, or did not wait long enough to learn it."""
 
     # --- the calls of the producer
 
@@ -119,6 +119,7 @@ class Transactions:
             raise IllegalState("init_transactions was called before")
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.ensure_future(self._start())
+        self._unheard = "init_transactions"
         await self._wait(self._starting, timeout, "init_transactions")
 
     async def _start(self) -> None:
@@ -155,6 +156,7 @@ class Transactions:
             raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}")
         if self._ending is None:
             self._ending = commit, asyncio.ensure_future(self._end(commit))
+        self._unheard = what
         await self._wait(self._ending[1], timeout, what)
 
     async def finish(self, timeout: float) -> None:
@@ -167,7 +169,8 @@ class Transactions:
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
         """Have everything stored, and leave the end to whoever is given the result; None where nothing was written.
         The producer sends nothing more before the end; closed, it leaves the transaction open."""
-        self.check_open()
+        number = self.number
+        self.check_open(number)
         try:
             async with asyncio.timeout(timeout):
                 await self._flush()
@@ -176,7 +179,7 @@ class Transactions:
             if isinstance(error, KafkaError):
                 raise
             raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._reason()}") from None
-        self.check_open()
+        self.check_open(number)
         self._go(State.PREPARED)
         if not self._started:
             return None
@@ -191,7 +194,7 @@ class Transactions:
         timeout: float,
     ) -> None:
         """Commit offsets of a consumer group as part of the transaction."""
-        self.check_open()
+        self.check_open(self.number)
         if not offsets:
             return
         member = ConsumerGroupMetadata(group) if isinstance(group, str) else group
@@ -226,14 +229,20 @@ class Transactions:
 
     # --- from the send path and the sender
 
-    def check_open(self) -> None:
-        """Records and offsets may be sent now; raises otherwise."""
+    def check_open(self, number: int) -> None:
+        """Records and offsets of transaction `number` may be sent now; raises otherwise. From any thread."""
         self._check_not_fatal()
+        if 0 < number < self.number:
+            raise IllegalState(
+                "the transaction that the call was made in was committed or aborted meanwhile; nothing was sent"
+            )
         if self.state is State.FAILED and self.error is not None:
             raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
         if self.state is not State.IN_TRANSACTION:
             hint = "init_transactions" if self.state is State.UNINITIALIZED else "begin_transaction"
             raise IllegalState(f"the producer is {self.state.value}; {hint} comes first")
+        if number != self.number:
+            raise IllegalState("the call was made before begin_transaction; nothing was sent")
 
     def add(self, queue: PartitionQueue) -> None:
         """A record for this partition is about to be appended. Under the accumulator's lock, from any thread."""
@@ -250,9 +259,9 @@ class Transactions:
             self._adding = asyncio.ensure_future(self._add_partitions())
         return False
 
-    def failed(self, error: KafkaError) -> None:
-        """Something in the transaction went wrong for good."""
-        if self.state is State.FATAL:
+    def failed(self, error: KafkaError, number: int | None = None) -> None:
+        """Something in the transaction went wrong for good; in that one of `number`, where it may be over by now."""
+        if self.state is State.FATAL or number not in (None, self.number):
             return
         if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
             self.error = error
@@ -354,14 +363,13 @@ class Transactions:
         await self._ask(lambda: request, member.group_id, GROUP, _worst_of_offsets, highest)
 
     async def _end(self, commit: bool) -> None:
-        was_failed = self.state is State.FAILED
-        if not commit:
-            self._drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
-            if not was_failed:
-                self.error = None
+        if not commit and self.state is not State.FAILED:
+            self.error = None
+        # From here on no record gets into the transaction: what is dropped, or flushed, is all of it.
         self._go(State.ENDING)
         if not commit:
             self._to_add.clear()
+            self._drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
         await self._flush()
         await self._all_told()
         self._check_not_fatal()
@@ -467,13 +475,13 @@ class Transactions:
             raise KafkaError(self.error.code, f"the producer cannot go on: {self.error}")
 
     async def _wait(self, task: asyncio.Task[None], timeout: float, what: str) -> None:
-        self._unheard = what
         # Whoever does not wait long enough, does not call again, and closes, need not hear how it ended.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
             raise KafkaTimeout(f"{what} took longer than {timeout:g} s{self._reason()}; it may be called again")
-        self._unheard = None
+        if self._unheard == what:
+            self._unheard = None
         task.result()
 
 

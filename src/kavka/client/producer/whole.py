@@ -42,20 +42,21 @@ class Content:
     end: int
     whole: bool
 
-    def append(self, accumulator: Accumulator, queue: PartitionQueue) -> BatchFuture | None:
-        """None where there is no room."""
+    def append(self, accumulator: Accumulator, queue: PartitionQueue, transaction: int = 0) -> BatchFuture | None:
+        """None where there is no room, or `transaction` is not the open one."""
         header = self.header
         if self.whole:
             batch = accumulator.append_batch(
-                queue, self.body, header.count, header.codec, header.base_timestamp, header.max_timestamp
+                queue, transaction, self.body, header.count, header.codec, header.base_timestamp, header.max_timestamp
             )
             return None if batch is None else BatchFuture(batch, 0, header.count)
         append_time = -1 if header.timestamp_type == CREATE_TIME else header.max_timestamp
         base_timestamp = header.base_timestamp
         try:
             taken = accumulator.append_records(
-                queue, self.body, header.count, header.base_offset, self.first, self.end, base_timestamp, append_time
-            )
+                queue, transaction, self.body, header.count, header.base_offset, self.first, self.end, base_timestamp,
+                append_time,
+            )  # fmt: skip
         except ValueError as error:
             raise corrupt(f"the batch at offset {header.base_offset}: {error}") from None
         return None if taken is None else BatchFuture(*taken)

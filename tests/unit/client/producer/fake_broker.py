@@ -241,7 +241,9 @@ class Bench:
         self.cluster = FakeCluster(self.broker)
         given = {"bootstrap_servers": "fake:9092", "linger_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0}
         config = producer_config({}, given | settings)
-        self.core = ProducerCore(config, SendPath, self.cluster)  # type: ignore[arg-type]
+        self.core = ProducerCore(config, self.cluster)  # type: ignore[arg-type]
+        self.path = SendPath(self.core.accumulator)
+        self.core.configure_path(self.path)
 
     async def __aenter__(self) -> Bench:
         await self.core.start()
@@ -253,9 +255,10 @@ class Bench:
     def send(self, value: bytes, **more: Any) -> Any:
         names = ("key", "partition", "timestamp", "headers", "callback")
         arguments = [more.get(name) for name in names]
-        future = self.core.path.try_send("t", value, *arguments)
+        transaction = self.core.accumulator.transaction
+        future = self.path.try_send("t", value, *arguments)
         if future is None:
-            steps = self.core.steps("t", value, *arguments)
+            steps = self.core.steps(transaction, "t", value, *arguments)
             try:
                 raise AssertionError(f"send waits: {next(steps)}")
             except StopIteration as stop:

@@ -50,7 +50,7 @@ class Setup:
         self.topic = hot.TopicQueues("t")
         self.topic.queues = [hot.PartitionQueue(self.accumulator, "t", p) for p in range(partitions)]
         self.topic.count = partitions
-        self.path._topics = {"t": self.topic}
+        self.accumulator.topics = {"t": self.topic}
         self.queue = self.topic.queues[0]
 
     def _wake(self) -> None:
@@ -106,7 +106,7 @@ def test_what_was_sent_is_read_again(hot: Any, codec: int) -> None:
 
 def test_bytes_like_keys_and_values_are_taken_too(hot: Any) -> None:
     setup = Setup(hot)
-    future = setup.accumulator.append(setup.queue, TIME, bytearray(b"k"), memoryview(b"value"), b"\x00", None)
+    future = setup.accumulator.append(setup.queue, 0, TIME, bytearray(b"k"), memoryview(b"value"), b"\x00", None)
     assert future is not None
     got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
     assert (got[0].key, got[0].value) == (b"k", b"value")
@@ -221,10 +221,20 @@ def test_keys_go_where_their_hash_says_unless_keys_are_ignored(hot: Any) -> None
 
 def test_a_partition_outside_of_the_open_transaction_is_left_to_the_long_way(hot: Any) -> None:
     setup = Setup(hot)
-    setup.path._transaction = 5
+    setup.accumulator.transaction = 5
     assert setup.send(b"x") is None
     setup.queue.in_transaction = 5
     assert setup.send(b"x") is not None
+
+
+def test_a_record_of_another_transaction_than_the_open_one_is_not_appended(hot: Any) -> None:
+    setup = Setup(hot)
+    setup.accumulator.transaction = setup.queue.in_transaction = 6
+    for ended in (5, -1, 0):
+        assert setup.accumulator.append(setup.queue, ended, TIME, None, b"x", b"\x00", None) is None
+        assert setup.accumulator.append_records(setup.queue, ended, b"", 0, 0, 0, 1, TIME, -1) is None
+        assert setup.accumulator.append_batch(setup.queue, ended, bytearray(70), 1, 0, TIME, TIME) is None
+    assert not setup.accumulator.incomplete
 
 
 # From org.apache.kafka.common.utils.Utils.murmur2, of kafka-clients 4.3.0.

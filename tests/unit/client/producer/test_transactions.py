@@ -148,6 +148,24 @@ def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
     asyncio.run(work())
 
 
+def test_an_abort_that_took_too_long_may_be_repeated_though_offsets_were_sent_meanwhile() -> None:
+    async def work() -> None:
+        async with begun() as (bench, coordinator, transactions):
+            slow = coordinator.hold("TxnOffsetCommit")
+            offsets = asyncio.create_task(transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 60))
+            await coordinator.until("TxnOffsetCommit")
+            with pytest.raises(KafkaTimeout, match="may be called again"):
+                await transactions.end(False, 0.01)
+            slow.set()
+            await offsets
+            await coordinator.until("EndTxn done")
+            await bench.settle()
+            await transactions.end(False, 60)
+            transactions.begin()
+
+    asyncio.run(work())
+
+
 def test_offsets_that_failed_after_the_program_had_given_up_waiting_fail_the_commit() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):

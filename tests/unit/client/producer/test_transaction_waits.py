@@ -1,0 +1,454 @@
+"""A `send` that takes so long that its transaction ends meanwhile: its record is in no later transaction.
+
+Each test stops a `send` of the first transaction at one of the places where it may wait, ends that transaction, begins
+the next, and lets the `send` go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kavka.aio import Producer as AioProducer
+from kavka.client.errors import IllegalState, KafkaTimeout, Purged
+from kavka.client.metadata import PartitionMetadata, TopicMetadata
+from kavka.client.producer import core as producer_core
+from kavka.client.producer.producer import Producer
+from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
+from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kavka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kavka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kavka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kavka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kavka.records.builder import BatchBuilder
+from kavka.records.record import Record
+from tests.unit.client.producer.fake_broker import TOPIC_ID, FakeBroker, FakeCluster, FakeConnection
+
+WAIT = 30
+
+
+class Gate:
+    """A place where a thread stops until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+        self.shut = False
+
+    def pass_through(self) -> None:
+        if self.shut:
+            self.reached.set()
+            assert self.opened.wait(WAIT)
+
+
+class Connection(FakeConnection):
+    cluster: Cluster
+
+    def send_to(self, request: Any, version: int, answer: Any, timeout: float) -> int:
+        super().send_to(request, version, answer, timeout)
+        self.cluster.answer()
+        return 0
+
+
+class Cluster(FakeCluster):
+    """Coordinator and leader in one. Values by the outcome of their transaction; requests wait while `stalled`."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeBroker())
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stalled = False
+        self.committed: list[bytes] = []
+        self.aborted: list[bytes] = []
+        self.offsets: list[int] = []
+        self.epoch = 0
+        self.metadata = Gate()
+        self.fail_metadata = False
+        self.offsets_gate = Gate()
+
+    async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().start()
+
+    def ready_connection(self, node_id: int, channel: str = "") -> FakeConnection | None:
+        if self.current is None:
+            self.current = Connection(self)
+        return self.current
+
+    def answer(self) -> None:
+        def work() -> None:
+            while self.broker.requests and not self.stalled:
+                self.broker.answer()
+
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(work)
+
+    def resume(self) -> None:
+        self.stalled = False
+        self.answer()
+
+    async def topic(self, name: str, timeout: float) -> TopicMetadata:
+        while not self.metadata.opened.is_set():
+            self.metadata.reached.set()
+            await asyncio.sleep(0.005)
+        if self.fail_metadata:
+            raise KafkaTimeout("no metadata")
+        partition = PartitionMetadata(name, 0, 0, 0, (0,), (0,), ())
+        self.topics = {**self.topics, name: TopicMetadata(name, TOPIC_ID, False, (partition,), (0,))}
+        for listener in self._listeners:
+            listener(self)
+        return self.topics[name]
+
+    async def request(self, node_id: int | None, request: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        if isinstance(request, InitProducerIdRequest):
+            self.epoch += 1
+            return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
+        if isinstance(request, EndTxnRequest):
+            values = self.broker.logs[0].values
+            (self.committed if request.committed else self.aborted).extend(values)
+            values.clear()
+            return EndTxnResponse()
+        if isinstance(request, AddOffsetsToTxnRequest):
+            return AddOffsetsToTxnResponse()
+        if isinstance(request, TxnOffsetCommitRequest):
+            while self.offsets_gate.shut:
+                self.offsets_gate.reached.set()
+                await asyncio.sleep(0.005)
+            self.offsets += [p.committed_offset for topic in request.topics for p in topic.partitions]
+            return TxnOffsetCommitResponse()
+        assert isinstance(request, AddPartitionsToTxnRequest)
+        return AddPartitionsToTxnResponse()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(producer_core, "Cluster", lambda config, **options: cluster)
+    return cluster
+
+
+SETTINGS: dict[str, Any] = {
+    "bootstrap_servers": "fake:9092",
+    "transactional_id": "t",
+    "linger_ms": 0,
+    "max_block_ms": 60_000,
+    "retry_backoff_ms": 1,
+}
+
+
+@contextmanager
+def in_transaction(**settings: Any) -> Iterator[Producer]:
+    with Producer(**(SETTINGS | settings)) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        yield producer
+
+
+class Call:
+    """A call in a thread; `outcome` is what it raised, or a future's outcome."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self.outcome: Any = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._work().get(WAIT)
+        except Exception as error:
+            self.outcome = error
+
+    def join(self) -> Any:
+        self._thread.join(WAIT)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+
+def next_transaction(producer: Producer, commit: bool) -> None:
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    producer.begin_transaction()
+
+
+def check_next(producer: Producer, cluster: Cluster, outcome: Any) -> None:
+    """The late record has failed, and the open transaction has only its own."""
+    assert isinstance(outcome, IllegalState), outcome
+    assert "committed or aborted meanwhile" in str(outcome)
+    producer.send("t", b"new").get(WAIT)
+    producer.commit_transaction()
+    assert b"late" not in cluster.committed + cluster.aborted
+    assert cluster.committed[-1:] == [b"new"]
+    assert not producer._core.accumulator.incomplete
+
+
+both_ends = pytest.mark.parametrize("commit", [False, True], ids=["abort", "commit"])
+
+
+class Slow:
+    """As serializer, partitioner and interceptor: stops at a gate for the late record."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        if value == b"late":
+            self.gate.pass_through()
+        return value  # type: ignore[no-any-return]
+
+    def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, metadata: Any) -> int:
+        self.serialize(topic, value)
+        return 0
+
+    def on_send(self, record: Any) -> Any:
+        self.serialize(record.topic, record.value)
+        return record
+
+
+@both_ends
+@pytest.mark.parametrize("place", ["value_serializer", "partitioner_class", "interceptor_classes"])
+def test_code_of_the_user_that_takes_long(cluster: Cluster, place: str, commit: bool) -> None:
+    slow = Slow()
+    cluster.metadata.opened.set()
+    with in_transaction(**{place: [slow] if place == "interceptor_classes" else slow}) as producer:
+        producer.send("t", b"old").get(WAIT)
+        slow.gate.shut = True
+        late = Call(lambda: producer.send("t", b"late"))
+        assert slow.gate.reached.wait(WAIT)
+        next_transaction(producer, commit)
+        slow.gate.opened.set()
+        check_next(producer, cluster, late.join())
+
+
+def a_batch() -> bytes:
+    builder = BatchBuilder()
+    builder.append(Record(timestamp=1, key=b"k" * 100, value=b"late"))
+    return bytes(builder.build())
+
+
+def send(producer: Producer, topic: str, whole: bool) -> Any:
+    return producer.send_batch(topic, 0, a_batch()) if whole else producer.send(topic, b"late")
+
+
+@both_ends
+@pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
+def test_a_wait_for_metadata(cluster: Cluster, whole: bool, commit: bool) -> None:
+    with in_transaction() as producer:
+        producer.send("t", b"old").get(WAIT)
+        late = Call(lambda: send(producer, "later", whole))
+        assert cluster.metadata.reached.wait(WAIT)
+        next_transaction(producer, commit)
+        cluster.metadata.opened.set()
+        check_next(producer, cluster, late.join())
+
+
+def test_a_wait_for_metadata_that_fails_does_not_fail_the_next_transaction(cluster: Cluster) -> None:
+    with in_transaction() as producer:
+        late = Call(lambda: producer.send("later", b"late"))
+        assert cluster.metadata.reached.wait(WAIT)
+        next_transaction(producer, commit=False)
+        cluster.fail_metadata = True
+        cluster.metadata.opened.set()
+        assert isinstance(late.join(), KafkaTimeout)
+        producer.send("t", b"new").get(WAIT)
+        producer.commit_transaction()
+        assert cluster.committed == [b"new"]
+
+
+@both_ends
+@pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
+def test_a_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whole: bool, commit: bool) -> None:
+    gate = Gate()
+    gate.shut = True
+    wait = Producer._wait
+
+    def wait_and_stop(self: Producer, what: Any) -> None:
+        wait(self, what)
+        if threading.current_thread() is late._thread:
+            gate.pass_through()
+
+    with in_transaction(buffer_memory=4096, batch_size=1000) as producer:
+        cluster.stalled = True
+        old = fill(producer)
+        monkeypatch.setattr(Producer, "_wait", wait_and_stop)
+        late = Call(lambda: send(producer, "t", whole))
+        wait_for_waiter(producer)
+        # The broker answers only now: what was sent before belongs to the transaction that ends.
+        threading.Timer(0.05, cluster.resume).start()
+        next_transaction(producer, commit)
+        assert gate.reached.wait(WAIT)
+        gate.opened.set()
+        check_next(producer, cluster, late.join())
+        assert all(future.done() for future in old)
+
+
+def fill(producer: Producer) -> list[Any]:
+    """Sends until nothing more fits."""
+    futures = [producer.send("t", b"old")]
+    for value in (b"old" * 100, b""):
+        while (future := producer.try_send("t", value, None, None, None, None, None)) is not None:
+            futures.append(future)
+    return futures
+
+
+def wait_for_waiter(producer: Producer) -> None:
+    done = threading.Event()
+    for _ in range(WAIT * 200):
+        if producer._core.accumulator.room_waiters:
+            return
+        done.wait(0.005)
+    raise AssertionError("nobody waits for room")
+
+
+def test_a_send_that_waits_for_room_fails_as_soon_as_its_transaction_is_being_ended(cluster: Cluster) -> None:
+    with in_transaction(buffer_memory=4096, batch_size=1000) as producer:
+        cluster.stalled = True
+        fill(producer)
+        late = Call(lambda: producer.send("t", b"late"))
+        wait_for_waiter(producer)
+        with pytest.raises(KafkaTimeout):
+            producer.commit_transaction(timeout=0.05)
+        assert isinstance(late.join(), IllegalState)
+        cluster.resume()
+        producer.commit_transaction()
+        assert b"late" not in cluster.committed
+
+
+class StoppingLock:
+    """The accumulator's lock, which one thread stops in front of."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.gate = Gate()
+        self.stopped: int | None = None
+
+    def acquire(self) -> None:
+        if threading.get_ident() == self.stopped:
+            self.gate.pass_through()
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *about: object) -> None:
+        self.release()
+
+
+@both_ends
+def test_a_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
+    with in_transaction() as producer:
+        producer.send("t", b"old").get(WAIT)
+        lock = StoppingLock(producer._core.accumulator.lock)
+        producer._core.accumulator.lock = lock  # type: ignore[assignment]
+
+        def work() -> Any:
+            lock.stopped = threading.get_ident()
+            lock.gate.shut = True
+            return producer.send("t", b"late")
+
+        late = Call(work)
+        assert lock.gate.reached.wait(WAIT)
+        lock.gate.shut = False
+        next_transaction(producer, commit)
+        # The partition is in the next transaction already: nothing but the lock lies between `send` and the batch.
+        producer.send("t", b"other").get(WAIT)
+        lock.gate.opened.set()
+        check_next(producer, cluster, late.join())
+
+
+@both_ends
+@pytest.mark.parametrize("place", ["metadata", "room"])
+def test_the_asyncio_producer(cluster: Cluster, place: str, commit: bool) -> None:
+    async def work() -> None:
+        async with AioProducer(**(SETTINGS | {"buffer_memory": 4096, "batch_size": 1000})) as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            opened = asyncio.Event()
+            if place == "room":
+                cluster.stalled = True
+                first = await producer.send("t", b"old")
+                while producer._try_send("t", b"", None, None, None, None, None) is not None:
+                    pass
+                wait = producer._wait
+
+                async def wait_and_stop(what: Any) -> None:
+                    await wait(what)
+                    await opened.wait()
+
+                producer._wait = wait_and_stop  # type: ignore[method-assign]
+                late = asyncio.create_task(producer.send("t", b"late"))
+                await asyncio.sleep(0.01)
+                cluster.resume()
+                await first
+            else:
+                late = asyncio.create_task(producer.send("later", b"late"))
+                await asyncio.to_thread(cluster.metadata.reached.wait, WAIT)
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+            await producer.begin_transaction()
+            cluster.metadata.opened.set()
+            opened.set()
+            with pytest.raises(IllegalState, match="committed or aborted meanwhile"):
+                await (await late)
+            await producer.send_and_wait("t", b"new")
+            await producer.commit_transaction()
+            assert b"late" not in cluster.committed + cluster.aborted
+            assert cluster.committed[-1] == b"new"
+
+    asyncio.run(asyncio.wait_for(work(), WAIT))
+
+
+def test_offsets_that_are_under_way_while_the_transaction_is_aborted_are_in_no_other(cluster: Cluster) -> None:
+    with in_transaction() as producer:
+        producer.send("t", b"old").get(WAIT)
+        cluster.offsets_gate.shut = True
+        offsets = {TopicPartition("t", 0): 5}
+        late = threading.Thread(target=lambda: producer.send_offsets_to_transaction(offsets, "g"))
+        late.start()
+        assert cluster.offsets_gate.reached.wait(WAIT)
+        abort = threading.Thread(target=producer.abort_transaction)
+        abort.start()
+        abort.join(0.1)
+        assert abort.is_alive(), "the abort has to wait for the offsets"
+        cluster.offsets_gate.shut = False
+        late.join(WAIT)
+        abort.join(WAIT)
+        assert cluster.offsets == [5] and cluster.aborted == [b"old"]
+        producer.begin_transaction()
+        producer.commit_transaction()
+        assert cluster.committed == []
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_purged_records_fail_their_transaction_and_not_the_next_one(cluster: Cluster, in_flight: bool) -> None:
+    with in_transaction(linger_ms=60_000) as producer:
+        producer.send("t", b"stored")
+        producer.flush()
+        cluster.stalled = in_flight
+        lost = producer.send("t", b"lost")
+        if in_flight:
+            producer._core._wake()
+            with pytest.raises(KafkaTimeout):
+                producer.flush(0.05)
+        assert producer.purge(in_flight=in_flight) == 1
+        assert isinstance(lost.exception(WAIT), Purged)
+        cluster.resume()
+        with pytest.raises(KafkaError, match="must be aborted"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        assert cluster.committed == []
+        for value in (b"a", b"b"):
+            producer.begin_transaction()
+            producer.send("t", value)
+            producer.commit_transaction()
+        assert cluster.committed == [b"a", b"b"]
