@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kavka.client.errors import ClientClosed
+from kavka.client.io_thread import warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import RecordFuture, SendPath
 from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitForTopic, newer_metadata
@@ -25,7 +26,8 @@ class Producer:
             future = await producer.send("orders", key="k1", value="v1")
             print((await future).offset)
 
-    Without `async with`: `await producer.start()`, and `await producer.close()` at the end.
+    Without `async with`: `await producer.start()`, and `await producer.close()` at the end. A producer that is dropped
+    without it gives a ResourceWarning and is closed in the background, while its loop runs.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -45,6 +47,12 @@ class Producer:
         """Send what is left and end; after `timeout` seconds the rest fails."""
         if not self._core.closed:
             await self._core.close(timeout)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None and core.is_open:
+            warn_unclosed(self, core.config["client.id"])
+            core.abandon()
 
     async def __aenter__(self) -> Self:
         return await self.start()

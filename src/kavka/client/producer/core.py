@@ -7,6 +7,7 @@ has to be waited for, so that both forms share it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -145,6 +146,7 @@ class ProducerCore:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking_for_id: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     def configure_path(self, path: SendPath) -> None:
         """Settings of the short way. Nothing here refers to it: the blocking producer is one, and a producer that its
@@ -161,6 +163,24 @@ class ProducerCore:
         await self.cluster.start()
         self.sender.start()
 
+    @property
+    def is_open(self) -> bool:
+        return self._loop is not None and not self.closed
+
+    def abandon(self) -> None:
+        """The program has dropped the producer: close it on its loop, without waiting for it. From any thread."""
+        loop = self._loop
+        assert loop is not None
+        if loop.is_closed():
+            log.warning("The producer's loop has ended: %d records are lost", self.accumulator.records)
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._close_abandoned)
+
+    def _close_abandoned(self) -> None:
+        if not self.closed:
+            self._closing = asyncio.ensure_future(self.close(None))
+
     async def close(self, timeout: float | None) -> None:
         """Send what waits, for as long as `timeout` allows, abort an open transaction, fail what is left."""
         self.closed = True
@@ -172,7 +192,7 @@ class ProducerCore:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - monotonic())):
                 await self.flush()
         except (TimeoutError, KafkaError):
-            log.warning("The producer was closed before everything was sent")
+            log.warning("The producer was closed before everything was sent: %d records fail", self.accumulator.records)
         finally:
             # Also where whoever closes is called off: what it has waited for gets its outcome.
             await self._end()

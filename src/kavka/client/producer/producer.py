@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from kavka.client.errors import ClientClosed, KafkaTimeout
-from kavka.client.io_thread import IoThread
+from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
 from kavka.client.producer.core import ProducerCore, WaitForRoom, WaitForTopic, newer_metadata
@@ -32,7 +32,9 @@ class Producer(SendPath):
             print(future.get(timeout=10).offset)
 
     `send` (see `SendPath.send`) returns at once; records leave in batches from a thread of the producer's. Leaving the
-    `with` block, or `close()`, sends what is left. Settings: `producer_config.py`.
+    `with` block, or `close()`, sends what is left. A producer that is dropped without it gives a ResourceWarning and is
+    closed in the background; at the end of the interpreter what is left has `io_thread.EXIT_TIMEOUT` seconds. Settings:
+    `producer_config.py`.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -43,7 +45,7 @@ class Producer(SendPath):
         self._sync = settings["producer.type"] == "sync"
         self._max_block = settings.seconds("max.block.ms")
         name = settings["client.id"] or "producer"
-        self._io = IoThread(f"kavka-{name}")
+        self._io = IoThread(f"kavka-{name}", self._core.close)
         _producers.add(self)
         try:
             self._io.run(self._core.start())
@@ -156,8 +158,17 @@ class Producer(SendPath):
             return
         try:
             self._io.run(self._core.close(timeout))
+        except ClientClosed:
+            if not self._core.closed:
+                raise
         finally:
             self._io.stop()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and io.alive and self._core.is_open:
+            warn_unclosed(self, io.name)
+            io.abandon()
 
     async def _close_from_inside(self) -> None:
         await self._core.close(0.0)

@@ -16,114 +16,13 @@ import pytest
 
 from kavka.aio import Producer as AioProducer
 from kavka.client.errors import IllegalState, KafkaTimeout, Purged
-from kavka.client.metadata import PartitionMetadata, TopicMetadata
 from kavka.client.producer import core as producer_core
 from kavka.client.producer.producer import Producer
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from kavka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from kavka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kavka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kavka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kavka.records.builder import BatchBuilder
 from kavka.records.record import Record
-from tests.unit.client.producer.fake_broker import TOPIC_ID, FakeBroker, FakeCluster, FakeConnection
-
-WAIT = 30
-
-
-class Gate:
-    """A place where a thread stops until the test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-        self.shut = False
-
-    def pass_through(self) -> None:
-        if self.shut:
-            self.reached.set()
-            assert self.opened.wait(WAIT)
-
-
-class Connection(FakeConnection):
-    cluster: Cluster
-
-    def send_to(self, request: Any, version: int, answer: Any, timeout: float) -> int:
-        super().send_to(request, version, answer, timeout)
-        self.cluster.answer()
-        return 0
-
-
-class Cluster(FakeCluster):
-    """Coordinator and leader in one. Values by the outcome of their transaction; requests wait while `stalled`."""
-
-    def __init__(self) -> None:
-        super().__init__(FakeBroker())
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.stalled = False
-        self.committed: list[bytes] = []
-        self.aborted: list[bytes] = []
-        self.offsets: list[int] = []
-        self.epoch = 0
-        self.metadata = Gate()
-        self.fail_metadata = False
-        self.offsets_gate = Gate()
-
-    async def start(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        await super().start()
-
-    def ready_connection(self, node_id: int, channel: str = "") -> FakeConnection | None:
-        if self.current is None:
-            self.current = Connection(self)
-        return self.current
-
-    def answer(self) -> None:
-        def work() -> None:
-            while self.broker.requests and not self.stalled:
-                self.broker.answer()
-
-        assert self.loop is not None
-        self.loop.call_soon_threadsafe(work)
-
-    def resume(self) -> None:
-        self.stalled = False
-        self.answer()
-
-    async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        while not self.metadata.opened.is_set():
-            self.metadata.reached.set()
-            await asyncio.sleep(0.005)
-        if self.fail_metadata:
-            raise KafkaTimeout("no metadata")
-        partition = PartitionMetadata(name, 0, 0, 0, (0,), (0,), ())
-        self.topics = {**self.topics, name: TopicMetadata(name, TOPIC_ID, False, (partition,), (0,))}
-        for listener in self._listeners:
-            listener(self)
-        return self.topics[name]
-
-    async def request(self, node_id: int | None, request: Any, **options: Any) -> Any:
-        await asyncio.sleep(0)
-        if isinstance(request, InitProducerIdRequest):
-            self.epoch += 1
-            return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
-        if isinstance(request, EndTxnRequest):
-            values = self.broker.logs[0].values
-            (self.committed if request.committed else self.aborted).extend(values)
-            values.clear()
-            return EndTxnResponse()
-        if isinstance(request, AddOffsetsToTxnRequest):
-            return AddOffsetsToTxnResponse()
-        if isinstance(request, TxnOffsetCommitRequest):
-            while self.offsets_gate.shut:
-                self.offsets_gate.reached.set()
-                await asyncio.sleep(0.005)
-            self.offsets += [p.committed_offset for topic in request.topics for p in topic.partitions]
-            return TxnOffsetCommitResponse()
-        assert isinstance(request, AddPartitionsToTxnRequest)
-        return AddPartitionsToTxnResponse()
+from tests.unit.client.producer.fake_cluster import WAIT, Cluster, Gate
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""The thread of a blocking client: calls made while it ends, clients that nobody closes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from kavka.client.errors import ClientClosed
+from kavka.client.io_thread import IoThread
+
+WAIT = 60
+
+
+def test_calls_made_while_the_thread_is_stopped_are_done_or_refused() -> None:
+    def call(io: IoThread, ends: list[BaseException]) -> None:
+        try:
+            while True:
+                io.run(asyncio.sleep(0))
+        except BaseException as error:
+            ends.append(error)
+
+    for _ in range(100):
+        io = IoThread("kavka-test")
+        ends: list[BaseException] = []
+        threads = [threading.Thread(target=call, args=(io, ends), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        io.stop()
+        for thread in threads:
+            thread.join(WAIT)
+        assert [type(error) for error in ends] == [ClientClosed] * 3, ends
+
+
+def test_a_call_that_is_under_way_when_the_thread_is_stopped_is_told_that_the_client_is_closed() -> None:
+    io = IoThread("kavka-test")
+    begun = threading.Event()
+    clean = threading.Event()
+    late: list[asyncio.Task[None]] = []
+
+    async def clean_up() -> None:
+        await asyncio.sleep(0.01)
+        clean.set()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(WAIT)
+        finally:
+            # A task that begins while the others are cancelled is cancelled as well.
+            late.append(asyncio.create_task(asyncio.sleep(WAIT)))
+            await clean_up()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(io.run, work())
+        assert begun.wait(WAIT)
+        io.stop()
+        with pytest.raises(ClientClosed):
+            waiting.result(WAIT)
+    assert clean.is_set() and late[0].cancelled()
+    assert not io.alive
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_whose_loop_has_failed_takes_no_calls() -> None:
+    io = IoThread("kavka-test")
+
+    def fail() -> None:
+        raise SystemExit
+
+    io.call_soon(fail)
+    io._thread.join(WAIT)
+    with pytest.raises(ClientClosed):
+        io.run(asyncio.sleep(0))
+    io.stop()
