@@ -173,7 +173,7 @@ cdef class Batch:
     cdef public bytearray body
     cdef public Py_ssize_t size, charged
     cdef public long long number, base_timestamp, max_timestamp, producer_id, base_offset, log_append_time
-    cdef public long count, first, attempts, producer_epoch, base_sequence, codec
+    cdef public long count, first, attempts, producer_epoch, base_sequence, codec, seen
     cdef public double created
     cdef public bint in_flight, done
     cdef public object data, signed, error, record_errors, entries, waiters, parts
@@ -220,7 +220,7 @@ cdef class TopicQueues:
 
 
 cdef class Accumulator:
-    cdef public object lock, wake, choose, loop_thread
+    cdef public object lock, wake, choose, loop_thread, unseen
     cdef public Py_ssize_t batch_size, grow_to, buffer_limit, max_record, used
     cdef public long long max_count, record_limit, records, next_number
     cdef public long flushing, transaction

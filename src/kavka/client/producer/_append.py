@@ -128,6 +128,7 @@ class Batch:
         "producer_id",
         "queue",
         "record_errors",
+        "seen",
         "signed",
         "size",
         "waiters",
@@ -160,10 +161,18 @@ class Batch:
         self.log_append_time = -1
         self.error: Any = None
         self.record_errors: Any = None
+        # How many of its records' failures were seen, by a callback or whoever has the future.
+        self.seen = 0
         # Futures and callbacks in turn.
         self.entries: Any = None
         self.waiters: Any = None
         self.parts: Any = None
+
+    def __del__(self) -> None:
+        # Nobody has a future of it any more.
+        if self.error is not None and self.seen < self.count:
+            queue = self.queue
+            queue.owner.unseen.append((queue.topic, queue.partition, self.error, self.count - self.seen))
 
     def append(self, timestamp: int, key: Any, value: Any, headers: bytes) -> int:
         """Add a record (bytes or None; headers encoded, with their count in front). Returns its size. There is room."""
@@ -287,6 +296,7 @@ class RecordFuture:
         batch = self._settle()
         if batch.error is None:
             return self.metadata(), None
+        batch.seen += 1
         if batch.record_errors is not None:
             return None, batch.record_errors.get(self.index, batch.error)
         return None, batch.error
@@ -329,12 +339,14 @@ class RecordFuture:
         return self.outcome()[1]
 
     def succeeded(self) -> bool:
-        batch = self._settle()
-        return bool(batch.done and batch.error is None)
+        return self.done() and not self.failed()
 
     def failed(self) -> bool:
         batch = self._settle()
-        return bool(batch.done and batch.error is not None)
+        if not batch.done or batch.error is None:
+            return False
+        batch.seen += 1
+        return True
 
     def on_done(self, callback: Any) -> RecordFuture:
         """`callback(metadata, exception)`, one of them None."""
@@ -482,6 +494,7 @@ class Accumulator:
         "room_waiters",
         "topics",
         "transaction",
+        "unseen",
         "used",
         "wake",
     )
@@ -513,6 +526,8 @@ class Accumulator:
         self.closed = False
         self.transaction = 0
         self.topics: dict[str, TopicQueues] = {}
+        # Failures that nobody saw; see `failures.py`.
+        self.unseen: deque[Any] = deque()
         self.used = 0
         self.records = 0
         self.next_number = 0

@@ -40,6 +40,7 @@ from kavka.client.producer._append import (
 )
 from kavka.client.producer.completion import Completion
 from kavka.client.producer.encoding import encoded_headers
+from kavka.client.producer.failures import FailureLog
 from kavka.client.producer.interceptors import Interceptors
 from kavka.client.producer.metrics import ProducerMetrics
 from kavka.client.producer.partitioners import (
@@ -112,10 +113,12 @@ class ProducerCore:
             next_sticky,
         )
         self.completion = Completion(self.accumulator)
+        self.failures = FailureLog(self.accumulator.unseen, config["transactional.id"] is not None)
         self.cluster = cluster or Cluster(config, allow_auto_create=True)
         transactional = config["transactional.id"] is not None
         self.sequences = Sequences(transactional) if config["enable.idempotence"] else None
         self.sender = Sender(self.cluster, self.accumulator, config, self.sequences, self.completion, self.metrics)
+        self.sender.on_tick = self.failures.report
         self.transactions: Transactions | None = None
         if transactional:
             assert self.sequences is not None
@@ -205,6 +208,7 @@ class ProducerCore:
             self._asking_for_id.cancel()
         await self.cluster.close()
         self.fail_all(ClientClosed("the producer was closed before the record was sent"))
+        self.failures.report(final=True)
         self.interceptors.close()
         closing = getattr(self._partitioner, "close", None)
         if callable(closing):
@@ -330,10 +334,10 @@ class ProducerCore:
         except KafkaError as error:
             if self.transactions is not None:
                 self._call_on_loop(partial(self.transactions.failed, error, transaction))
-            future = self._failed(error)
+            future = self._failed(error, record)
             if callback is not None:
                 try:
-                    callback(None, error)
+                    callback(*future.outcome())
                 except Exception:
                     log.exception("A callback of the producer failed")
             return future
@@ -476,10 +480,13 @@ class ProducerCore:
                 queues.sticky = next_sticky(queues)
         return chosen
 
-    def _failed(self, error: KafkaError) -> RecordFuture:
-        """A future that is done, with an error; its record never was in a batch."""
-        batch = Batch(PartitionQueue(self.accumulator, "", -1), -1, None)
-        batch.error = error
+    def _failed(self, error: KafkaError, record: ProducerRecord) -> RecordFuture:
+        """A future that is done, with an error; its record never was in a batch that is sent."""
+        partition = -1 if record.partition is None else record.partition
+        batch = Batch(PartitionQueue(self.accumulator, record.topic, partition), -1, None)
+        batch.count = 1
+        # The frames of the traceback refer to the future: it could not be freed when its program drops it.
+        batch.error = error.with_traceback(None)
         batch.done = True
         return RecordFuture(batch, 0, -1, -1, -1)
 
@@ -493,25 +500,27 @@ class ProducerCore:
     async def flush(self) -> None:
         """Until everything that was sent before has an outcome. On the loop."""
         accumulator = self.accumulator
-        accumulator.flushing += 1
-        loop = asyncio.get_running_loop()
+        with accumulator.lock:
+            accumulator.flushing += 1
+            end = accumulator.next_number
         try:
             self.sender.run()
-            for batch in reversed(self.snapshot()):
-                pending = [batch]
-                while pending:
-                    one = pending.pop()
-                    if one.parts is not None:
-                        pending += [part for _, part in one.parts]
-                    elif not one.done:
-                        waiter = loop.create_future()
-                        with accumulator.lock:
-                            waiting = one.add_waiter(partial(_set, waiter))
-                        if waiting:
-                            await waiter
-                        pending.append(one)
+            # No batch is referred to while this waits: see `Batch.__del__`.
+            while (waiter := self._waiter_before(end)) is not None:
+                await waiter
         finally:
-            accumulator.flushing -= 1
+            with accumulator.lock:
+                accumulator.flushing -= 1
+
+    def _waiter_before(self, end: int) -> asyncio.Future[None] | None:
+        """Done with the newest batch of those with a lower number; the parts of a batch have its number."""
+        with self.accumulator.lock:
+            for batch in reversed(self.accumulator.incomplete):
+                if batch.number < end:
+                    waiter = asyncio.get_running_loop().create_future()
+                    batch.add_waiter(partial(_set, waiter))
+                    return waiter
+        return None
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
         """Throw records away: those never sent (`in_queue`), and those sent and not answered yet (`in_flight`), which

@@ -113,11 +113,12 @@ class Sender:
         self._expiry: asyncio.TimerHandle | None = None
         self._running = False
         self._stopped = False
-        # Hooks of the transaction manager.
+        # Hooks of the transaction manager, and one that is called at least every second.
         self.may_send: Callable[[PartitionQueue], bool] = lambda queue: True
         self.need_producer_id: Callable[[], None] = lambda: None
         self.on_failure: Callable[[KafkaError], None] = lambda error: None
         self.on_doubt: Callable[[], None] = lambda: None
+        self.on_tick: Callable[[], None] = lambda: None
         self.second_transactions = False
         self.flush_all = False
 
@@ -491,6 +492,7 @@ class Sender:
             self._expire(batch)
         if late:
             self.run()
+        self.on_tick()
 
     def _expire(self, batch: Batch) -> None:
         queue = batch.queue

@@ -132,12 +132,17 @@ class BatchFuture:
         `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            found = [
-                RecordFuture(batch, index, batch.base_timestamp, -1, -1).get(
-                    None if deadline is None else max(0.0, deadline - monotonic())
-                )
-                for index, _, batch in self._parts()
-            ]
+            try:
+                found = [
+                    RecordFuture(batch, index, batch.base_timestamp, -1, -1).get(
+                        None if deadline is None else max(0.0, deadline - monotonic())
+                    )
+                    for index, _, batch in self._parts()
+                ]
+            except KafkaError:
+                for _, count, batch in self._parts():
+                    batch.seen += count
+                raise
             if self.done():
                 return found[0] if found else None
 

@@ -1,0 +1,162 @@
+"""Failed records whose outcome nobody looks at leave a line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from kavka.client.errors import KafkaTimeout, Purged
+from kavka.client.producer import failures
+from kavka.client.producer.failures import FailureLog
+from kavka.common.errors import KafkaError
+from tests.support import forms
+from tests.unit.client.producer.fake_broker import Bench
+from tests.unit.client.producer.test_append import Setup, loaded
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == failures.__name__]
+
+
+async def refuse(bench: Bench, *values: bytes, **more: Any) -> list[Any]:
+    futures = [bench.send(value, **more) for value in values]
+    await bench.requests()
+    bench.broker.answer("INVALID_RECORD")
+    await bench.settle()
+    return futures
+
+
+def test_records_without_a_callback_whose_futures_nobody_reads_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with Bench(linger_ms=5) as bench:
+            await refuse(bench, b"a", b"b", b"c")
+            gc.collect()
+            bench.core.failures.report()
+            assert len(lines(caplog)) == 1
+            assert lines(caplog)[0].startswith("3 records of t-0 were not stored: ")
+            assert "nobody read their futures" in lines(caplog)[0]
+
+    asyncio.run(work())
+
+
+def test_the_sender_writes_the_line_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            await refuse(bench, b"a")
+            async with asyncio.timeout(60):
+                while not lines(caplog):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("way", ["callback", "get", "exception", "failed", "await", "errback"])
+def test_a_failure_that_somebody_sees_is_not_logged(caplog: pytest.LogCaptureFixture, way: str) -> None:
+    async def work() -> None:
+        async with Bench() as bench:
+            seen: list[Any] = []
+            callback = seen.append if way == "callback" else None
+            (future,) = await refuse(bench, b"a", callback=callback and (lambda *about: callback(about)))
+            if way == "errback":
+                future.add_errback(seen.append)
+            elif way == "failed":
+                assert future.failed() and not future.succeeded()
+            elif way == "exception":
+                assert isinstance(future.exception(), KafkaError)
+            elif way in ("get", "await"):
+                with pytest.raises(KafkaError):
+                    await future if way == "await" else future.get()
+            assert bool(seen) == (way in ("callback", "errback"))
+            del future
+            gc.collect()
+        assert lines(caplog) == []
+
+    asyncio.run(work())
+
+
+def test_records_of_the_same_batch_count_each(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with Bench(linger_ms=5) as bench:
+            kept = (await refuse(bench, b"a", b"b", b"c"))[1]
+            assert kept.exception() is not None
+            del kept
+            gc.collect()
+        assert lines(caplog)[0].startswith("2 records of t-0")
+
+    asyncio.run(work())
+
+
+def test_a_record_that_never_was_in_a_batch_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with Bench(max_request_size=1000) as bench:
+            bench.send(b"x" * 2000)
+            bench.send(b"x" * 2000, partition=0)
+            bench.send(b"x" * 2000, callback=lambda *about: None)
+        (line,) = lines(caplog)
+        assert "records of t were not stored; 1 of 1 other partitions: " in line
+        assert "max.request.size" in line
+
+    asyncio.run(work())
+
+
+def test_what_is_lost_by_closing_is_logged_and_what_was_purged_or_belongs_to_a_transaction_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(act: str, **settings: Any) -> None:
+        async with Bench(linger_ms=60_000, **settings) as bench:
+            if settings:
+                await bench.core.need_transactions().init(10)
+                bench.core.need_transactions().begin()
+            bench.cluster.publish(leader=-1)
+            bench.send(b"a")
+            if act == "purge":
+                bench.core.purge()
+
+    asyncio.run(work("purge"))
+    asyncio.run(work("close", transactional_id="x"))
+    assert lines(caplog) == []
+    asyncio.run(work("close"))
+    assert "1 records of t-0 were not stored: the producer was closed" in lines(caplog)[0]
+
+
+def test_there_is_a_line_now_and_then_however_much_fails(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(failures, "monotonic", lambda: now)
+    unseen: Any = failures.deque()
+    log = FailureLog(unseen, transactional=False)
+    error = KafkaTimeout("too late")
+    for _ in range(50):
+        unseen.append(("t", 1, error, 2))
+        log.report()
+        now += 0.1
+    assert lines(caplog) == [
+        "2 records of t-1 were not stored: too late (without a callback, and nobody read their futures)"
+    ]
+    unseen.append(("u", 3, error, 5))
+    unseen.append(("u", 4, Purged("purged"), 5))
+    now += failures.INTERVAL
+    log.report()
+    assert lines(caplog)[1].startswith("98 records of t-1 were not stored; 5 of 1 other partitions: too late")
+    unseen.append(("t", 1, error, 1))
+    log.report(final=True)
+    assert len(lines(caplog)) == 3
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_a_batch_is_counted_when_it_is_freed_in_both_forms(form: str) -> None:
+    setup = Setup(loaded(form))
+    futures = [setup.send(b"a") for _ in range(3)]
+    batch = setup.queue.batches.pop()
+    setup.queue.tail = None
+    setup.accumulator.incomplete.clear()
+    batch.error, batch.done = KafkaTimeout("too late"), True
+    del batch
+    assert futures.pop().failed()
+    assert not setup.accumulator.unseen
+    futures.clear()
+    assert [(topic, partition, count) for topic, partition, _, count in setup.accumulator.unseen] == [("t", 0, 2)]
