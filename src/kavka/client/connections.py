@@ -110,7 +110,9 @@ class Connections:
         self._connected.append(callback)
 
     def connections(self) -> list[Connection]:
-        return [link.connection for link in self._links.values() if link.connection is not None]
+        """Those that are open. From any thread: `list` copies the links in one step, while the loop may change them."""
+        links = list(self._links.values())
+        return [connection for link in links if (connection := link.connection) is not None]
 
     def check_usable(self) -> None:
         if self.closed:

@@ -62,7 +62,8 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       "max.request.size). No more than batch.size means that batches do not grow.", AtLeast(0), LOW),
     K("batch.num.messages", INT, INT_MAX, "The most records in a batch.", AtLeast(1), LOW),
     K("linger.ms", LONG, 5, "How long a batch that is not full waits for more records.", AtLeast(0)),
-    K("buffer.memory", LONG, 33_554_432, "The most bytes of records that wait to be sent.", AtLeast(0), HIGH),
+    K("buffer.memory", LONG, 33_554_432,
+      "The most memory for batches that wait to be sent or for their outcome, in bytes.", AtLeast(0), HIGH),
     K("queue.buffering.max.messages", INT, INT_MAX, "The most records that wait to be sent.", AtLeast(1), LOW),
     K("buffer.full.policy", STRING, "block",
       "Our own: when the buffer is full, send waits up to max.block.ms (block), fails at once (fail), or throws "

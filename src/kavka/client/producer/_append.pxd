@@ -163,7 +163,11 @@ cdef class BufferPool:
     cdef public Py_ssize_t kept, limit
 
     @cython.locals(index=Py_ssize_t, room=Py_ssize_t)
+    cpdef Py_ssize_t capacity(self, Py_ssize_t size)
+    @cython.locals(index=Py_ssize_t, room=Py_ssize_t)
     cpdef bytearray take(self, Py_ssize_t size)
+    @cython.locals(index=Py_ssize_t, size=Py_ssize_t)
+    cpdef trim(self, Py_ssize_t excess)
     @cython.locals(index=Py_ssize_t, room=Py_ssize_t, size=Py_ssize_t)
     cpdef give(self, bytearray buffer)
 
@@ -205,7 +209,7 @@ cdef class PartitionQueue:
     cdef public Accumulator owner
     cdef public object topic, batches, level, in_flight
     cdef public Batch tail
-    cdef public Py_ssize_t target
+    cdef public Py_ssize_t room, target
     cdef public long partition, in_transaction, leader, codec, next_sequence, last_acked_sequence, producer_epoch
     cdef public long long last_acked_offset, producer_id
     cdef public double retry_at
@@ -229,15 +233,18 @@ cdef class Accumulator:
     cdef public list room_waiters
     cdef public BufferPool pool
 
-    @cython.locals(key_size=Py_ssize_t, value_size=Py_ssize_t, estimate=Py_ssize_t, size=Py_ssize_t, index=long,
+    @cython.locals(key_size=Py_ssize_t, value_size=Py_ssize_t, estimate=Py_ssize_t, index=long,
                    wake=bint, batch=Batch)
     cpdef append(
         self, PartitionQueue queue, long transaction, long long timestamp, key, value, bytes headers, callback
     )
+    @cython.locals(room=Py_ssize_t)
     cdef Batch _next_batch(self, PartitionQueue queue, Batch batch, Py_ssize_t estimate)
-    cpdef Batch new_batch(self, PartitionQueue queue, Py_ssize_t room)
+    cpdef Batch new_batch(self, PartitionQueue queue, Py_ssize_t room, bint force)
+    @cython.locals(alone=bint, used=Py_ssize_t, left=Py_ssize_t, room=Py_ssize_t)
+    cdef bytearray _allocate(self, Py_ssize_t size, Py_ssize_t charged, bint force)
     @cython.locals(filled=Py_ssize_t)
-    cpdef make_room(self, Batch batch, Py_ssize_t size)
+    cpdef bint make_room(self, Batch batch, Py_ssize_t size, bint force) except -1
 
 
 cdef class SendPath:

@@ -55,8 +55,8 @@ def is_compiled() -> bool:
 class BufferPool:
     """Memory of batches that are done, for the next ones: asking the system for it anew costs more than filling it.
 
-    Buffers come in sizes of 1, 2, 4, 8 … KB; `limit` is how many bytes are kept at most. Under the accumulator's
-    lock.
+    Buffers that are reused come in sizes of 1, 2, 4, 8 … KB; `limit` is how many bytes are kept at most. Under the
+    accumulator's lock.
     """
 
     __slots__ = ("classes", "kept", "limit")
@@ -66,20 +66,39 @@ class BufferPool:
         self.kept = 0
         self.classes: list[list[bytearray]] = [[] for _ in range(CLASSES)]
 
-    def take(self, size: int) -> bytearray:
-        """A buffer of at least that many bytes, with anything in it."""
+    def capacity(self, size: int) -> int:
+        """The size of the smallest buffer that is reused and has that many bytes; `size` where none is so large."""
         index = 0
         room = SMALLEST
         while room < size and index < CLASSES:
             room <<= 1
             index += 1
-        if index == CLASSES:
-            return bytearray(size)
-        free = self.classes[index]
-        if free:
-            self.kept -= room
-            return free.pop()
-        return bytearray(room)
+        return room if index < CLASSES else size
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of that many bytes, with anything in it."""
+        index = 0
+        room = SMALLEST
+        while room < size and index < CLASSES:
+            room <<= 1
+            index += 1
+        if index < CLASSES and room == size:
+            free = self.classes[index]
+            if free:
+                self.kept -= size
+                return free.pop()
+        return bytearray(size)
+
+    def trim(self, excess: int) -> None:
+        """Give that many bytes back to the system, the largest buffers first, or all that there are."""
+        index = CLASSES
+        while index > 0 and excess > 0:
+            index -= 1
+            free = self.classes[index]
+            while free and excess > 0:
+                size = len(free.pop())
+                self.kept -= size
+                excess -= size
 
     def give(self, buffer: bytearray) -> None:
         """Nobody uses it any more, and nobody has a view of it."""
@@ -420,6 +439,7 @@ class PartitionQueue:
         "producer_epoch",
         "producer_id",
         "retry_at",
+        "room",
         "tail",
         "target",
         "topic",
@@ -432,6 +452,8 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[Batch] = deque()
         self.tail: Any = None
+        # The size of the last batch that is done: the next one gets a buffer for as much.
+        self.room = 0
         self.target = owner.batch_size
         self.in_transaction = 0
         self.leader = -1
@@ -471,6 +493,11 @@ class Accumulator:
     other producer. It changes under the lock, and whoever appends says which transaction its record belongs to: so no
     record gets into a transaction that was begun after `send` was called. `topics` are those that `SendPath` may take
     without further checks; the dict is replaced, never changed in place.
+
+    `used` is the memory that batches have allocated, whether filled or not: with what the pool keeps it stays below
+    `buffer_limit`. Beyond that goes only what is larger than the whole buffer, alone, and the parts of a batch that
+    is split. A batch begins with a small buffer and moves to one of twice the size when it is full, so that many
+    partitions with a record each take little.
     """
 
     __slots__ = (
@@ -562,24 +589,19 @@ class Accumulator:
         lock = self.lock
         lock.acquire()
         try:
-            if (
-                self.closed
-                or transaction != self.transaction
-                or self.used + estimate > self.buffer_limit
-                or self.records >= self.record_limit
-            ):
+            if self.closed or transaction != self.transaction or self.records >= self.record_limit:
                 return None
             batch = queue.tail
             if batch is None or batch.size + estimate > queue.target or batch.count >= self.max_count:
                 batch = self._next_batch(queue, batch, estimate)
+                if batch is None:
+                    return None
                 if batch.count == 0:
                     wake = True
-            if batch.size + estimate > len(batch.body):
-                self.make_room(batch, batch.size + estimate)
+            if batch.size + estimate > len(batch.body) and not self.make_room(batch, batch.size + estimate, False):
+                return None
             index = batch.count
-            size = batch.append(timestamp, key, value, headers)
-            batch.charged += size
-            self.used += size
+            batch.append(timestamp, key, value, headers)
             self.records += 1
             future = RecordFuture(batch, index, timestamp, key_size, value_size)
             if callback is not None:
@@ -620,9 +642,7 @@ class Accumulator:
             if (
                 self.closed
                 or transaction != self.transaction
-                or (
-                    self.used and (self.used + estimate > self.buffer_limit or self.records + count > self.record_limit)
-                )
+                or (self.used and self.records + count > self.record_limit)
             ):
                 return None
             batch = queue.tail
@@ -630,10 +650,11 @@ class Accumulator:
                 if batch is not None and batch.count + count > self.max_count:
                     batch = None
                 batch = self._next_batch(queue, batch, estimate)
-            if batch.size + estimate > len(batch.body):
-                self.make_room(batch, batch.size + estimate)
+                if batch is None:
+                    return None
+            if batch.size + estimate > len(batch.body) and not self.make_room(batch, batch.size + estimate, False):
+                return None
             index = batch.count
-            before = batch.size
             try:
                 done = batch.append_records(body, count, base_offset, first, end, base_timestamp, append_time)
             finally:
@@ -642,10 +663,9 @@ class Accumulator:
                     queue.batches.remove(batch)
                     queue.tail = None
                     self.incomplete.pop(batch, None)
+                    self.used -= batch.charged
                     if not queue.batches:
                         self.pending.pop(queue, None)
-            batch.charged += batch.size - before
-            self.used += batch.size - before
             self.records += done
             wake = done > 0 and not self.awake
             if wake:
@@ -698,9 +718,10 @@ class Accumulator:
             self.wake()
         return batch
 
-    def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch:
-        """The open batch where it may grow, else a new one. While batches before it wait for the broker, a batch grows
-        beyond its target: one large batch costs less than many that wait in line."""
+    def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch | None:
+        """The open batch where it may grow, else a new one with room for `estimate` bytes, or None where there is no
+        memory for it. While batches before it wait for the broker, a batch grows beyond its target: one large batch
+        costs less than many that wait in line."""
         if (
             batch is not None
             and batch.count < self.max_count
@@ -708,30 +729,64 @@ class Accumulator:
             and batch.size + estimate <= self.grow_to
         ):
             return batch
-        batch = self.new_batch(queue, min(queue.target, FIRST_BUFFER))
+        room = min(queue.room, queue.target, FIRST_BUFFER)
+        batch = self.new_batch(queue, max(HEADER_SIZE + estimate, room), False)
+        if batch is None:
+            return None
         if not queue.batches:
             self.pending[queue] = None
         queue.batches.append(batch)
         queue.tail = batch
         return batch
 
-    def new_batch(self, queue: PartitionQueue, room: int) -> Batch:
-        batch = Batch(queue, self.next_number, self.pool.take(room))
+    def new_batch(self, queue: PartitionQueue, room: int, force: bool) -> Batch | None:
+        """None where there is no memory for it, unless `force`."""
+        body = self._allocate(room, 0, force)
+        if body is None:
+            return None
+        batch = Batch(queue, self.next_number, body)
+        batch.charged = len(body)
         self.next_number += 1
         self.incomplete[batch] = None
         return batch
 
-    def make_room(self, batch: Batch, size: int) -> None:
-        """A larger buffer for the batch."""
+    def _allocate(self, size: int, charged: int, force: bool) -> bytearray | None:
+        """A buffer of at least `size` bytes, in place of one of `charged` bytes. None where that is more than
+        `buffer_limit` allows, unless `force` or nothing else is there."""
+        alone = self.used == 0
+        used = self.used - charged
+        left = self.buffer_limit - used
+        room = self.pool.capacity(size)
+        if room > left:
+            if left >= size:
+                # All that is left, at once: were it by the record, each would copy the batch.
+                room = left
+            elif alone or force:
+                room = size
+            else:
+                return None
+        body = self.pool.take(room)
+        self.used = used + room
+        if self.used + self.pool.kept > self.buffer_limit:
+            self.pool.trim(self.used + self.pool.kept - self.buffer_limit)
+        return body
+
+    def make_room(self, batch: Batch, size: int, force: bool) -> bool:
+        """A larger buffer for the batch. False where there is no memory for it, unless `force`."""
         old = batch.body
-        body = self.pool.take(size)
+        body = self._allocate(size, batch.charged, force)
+        if body is None:
+            return False
         filled = batch.size
         if cython.compiled:
             copy_bytes(body, old, filled)  # type: ignore[name-defined]  # noqa: F821
         else:
             body[:filled] = memoryview(old)[:filled]
         batch.body = body
-        self.pool.give(old)
+        batch.charged = len(body)
+        if self.used + self.pool.kept + len(old) <= self.buffer_limit:
+            self.pool.give(old)
+        return True
 
 
 class SendPath:

@@ -43,6 +43,7 @@ class Completion:
             accumulator.incomplete.pop(batch, None)
             accumulator.used -= batch.charged
             accumulator.records -= batch.count
+            batch.queue.room = batch.size
             if reuse and batch.body is not None:
                 accumulator.pool.give(batch.body)
             batch.body = None
@@ -64,9 +65,8 @@ class Completion:
             wanted = accumulator.batch_size / max(ratio, 0.01) * 0.95
             target = (3 * queue.target + wanted) / 4
             queue.target = int(max(accumulator.batch_size, min(target, accumulator.grow_to)))
-            if size < batch.charged:
-                accumulator.used -= batch.charged - size
-                batch.charged = size
+            accumulator.used += size - batch.charged
+            batch.charged = size
             accumulator.pool.give(batch.body)
             batch.body = None
             waiters = self._room_waiters()
@@ -94,14 +94,14 @@ class Completion:
                 headers = encoded_headers(record.headers)
                 size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + len(headers)
                 if not parts or parts[-1][1].size + size > limit:
-                    part = accumulator.new_batch(batch.queue, HEADER_SIZE + size)
+                    part = accumulator.new_batch(batch.queue, HEADER_SIZE + size, True)
                     part.created = batch.created
                     parts.append((index, part))
                 part = parts[-1][1]
                 if part.size + size > len(part.body):
-                    accumulator.make_room(part, part.size + size)
-                part.charged += part.append(record.timestamp, record.key, record.value, headers)
-            accumulator.used += sum(part.charged for _, part in parts) - batch.charged
+                    accumulator.make_room(part, part.size + size, True)
+                part.append(record.timestamp, record.key, record.value, headers)
+            accumulator.used -= batch.charged
             # In the place of the old one, so that the oldest stay in front.
             before = accumulator.incomplete
             accumulator.incomplete = {}

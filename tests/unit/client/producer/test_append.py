@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kavka.client.producer.completion import Completion
 from kavka.client.producer.encoding import encode_batch, encoded_headers
 from kavka.records.builder import BatchBuilder
 from kavka.records.reader import read_records
@@ -335,13 +336,76 @@ def test_a_future_follows_its_record_into_the_part_of_a_split_batch(hot: Any) ->
 
 def test_buffers_are_used_again_and_only_so_many_are_kept(hot: Any) -> None:
     pool = hot.BufferPool(40_000)
-    buffer = pool.take(10_000)
+    buffer = pool.take(pool.capacity(10_000))
     assert len(buffer) == 16384
     pool.give(buffer)
     assert pool.take(16_384) is buffer
     for _ in range(5):
         pool.give(bytearray(16384))
     assert pool.kept == 32768
-    assert len(pool.take(100_000_000)) == 100_000_000
+    assert len(pool.take(pool.capacity(100_000_000))) == 100_000_000
     pool.give(bytearray(5000))
     assert pool.kept == 32768
+    pool.trim(1)
+    assert pool.kept == 16384
+    pool.trim(1 << 30)
+    assert pool.kept == 0 and not any(pool.classes)
+
+
+def allocated(setup: Setup) -> int:
+    return sum(len(batch.body) for batch in setup.accumulator.incomplete)
+
+
+def test_a_record_in_each_of_many_partitions_takes_little_memory_and_all_of_it_is_counted(hot: Any) -> None:
+    setup = Setup(hot, partitions=2000, batch_size=16384, buffer_limit=32 << 20)
+    for partition in range(2000):
+        assert setup.send(b"x" * 17, partition=partition) is not None
+    assert setup.accumulator.used == allocated(setup) == 2000 * 1024
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.integers(0, 9), st.sampled_from([0, 50, 300, 900, 5000, 30_000])),
+            st.tuples(st.just("finish"), st.integers(0, 9), st.booleans()),
+        ),
+        max_size=120,
+    ),
+    limit=st.sampled_from([3000, 20_000, 33_000, 100_000]),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_batches_and_the_pool_have_is_counted_and_stays_below_the_limit(
+    form: str, steps: list[Any], limit: int
+) -> None:
+    setup = Setup(loaded(form), partitions=10, buffer_limit=limit)
+    accumulator: Any = setup.accumulator
+    completion = Completion(accumulator)
+    for what, partition, detail in steps:
+        queue = setup.topic.queues[partition]
+        if what == "send":
+            before = accumulator.used
+            future = setup.send(b"x" * detail, partition=partition)
+            # A buffer with nothing in it takes every record that is not larger than the whole.
+            assert future is not None or before or detail + 36 > limit
+        elif queue.batches:
+            batch = queue.batches.popleft()
+            if queue.tail is batch:
+                queue.tail = None
+            completion.finish(batch, 0, -1, None, reuse=detail)
+        assert accumulator.used == allocated(setup)
+        alone = len(accumulator.incomplete) == 1
+        assert accumulator.used + accumulator.pool.kept <= limit or (alone and not accumulator.pool.kept)
+    for queue in setup.topic.queues:
+        for batch in list(queue.batches):
+            completion.finish(batch, 0, -1, None, reuse=True)
+    assert accumulator.used == accumulator.records == 0
+
+
+def test_a_buffer_that_is_nearly_full_is_filled_to_the_end(hot: Any) -> None:
+    setup = Setup(hot, batch_size=100_000, grow_to=100_000, buffer_limit=9_000)
+    while setup.send(b"x" * 64) is not None:
+        pass
+    # Of the 9,000 bytes 8,192 are a size that is reused; what is left is used as well, for the same batch.
+    assert 8_800 < setup.queue.batches[0].size <= 9_000
+    assert setup.accumulator.used == allocated(setup) == 9_000
