@@ -187,7 +187,9 @@ class Cluster(Connections):
         answer = response.coordinators[0] if version >= 4 else response
         if answer.error_code:
             raise error_of(answer.error_code, answer.error_message)
-        node = Node(answer.node_id, answer.host, answer.port)
+        # The response has no racks; Metadata has.
+        known = self.nodes.get(answer.node_id)
+        node = Node(answer.node_id, answer.host, answer.port, None if known is None else known.rack)
         self.add_node(node)
         return node
 

@@ -13,6 +13,7 @@ from kavka.client.errors import ClientClosed, Disconnected, KafkaTimeout
 from kavka.client.metadata import Node, topic_metadata, with_leader
 from kavka.client.producer_config import producer_config
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kavka.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -77,7 +78,7 @@ class Broker:
     """Answers Metadata as told; `up` says whether it can be reached, `named` whether others name it even so."""
 
     def __init__(self, node_id: int, port: int) -> None:
-        self.node = Node(node_id, "fake", port)
+        self.node = Node(node_id, "fake", port, f"rack-{node_id}")
         self.up = True
         self.named = False
         self.asked: list[list[str] | None] = []
@@ -101,13 +102,18 @@ class FakeConnection:
         if not self.broker.up:
             self.close()
             raise Disconnected("gone")
+        if isinstance(request, FindCoordinatorRequest):
+            node = self.world.brokers[-1].node
+            return FindCoordinatorResponse(
+                coordinators=[Coordinator(key="g", node_id=node.id, host=node.host, port=node.port)]
+            )
         names = None if request.topics is None else [t.name for t in request.topics]
         self.broker.asked.append(names)
         topics = self.world.topics
         return MetadataResponse(
             error_code=self.world.error,
             brokers=[
-                MetadataResponseBroker(node_id=b.node.id, host=b.node.host, port=b.node.port)
+                MetadataResponseBroker(node_id=b.node.id, host=b.node.host, port=b.node.port, rack=b.node.rack)
                 for b in self.world.brokers
                 if b.up or b.named
             ],
@@ -171,6 +177,19 @@ def test_a_topic_is_asked_for_and_the_connection_to_begin_with_is_kept(monkeypat
         assert world.opened == [9000]
         await cluster.close()
         assert connection.closed
+
+    asyncio.run(work())
+
+
+def test_a_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        world = World(monkeypatch)
+        cluster = world.cluster()
+        await cluster.start()
+        await cluster.topic("t", 60)
+        assert (await cluster.find_coordinator("g")).rack == "rack-1"
+        assert [node.rack for node in cluster.nodes.values()] == ["rack-0", "rack-1"]
+        await cluster.close()
 
     asyncio.run(work())
 

@@ -223,11 +223,15 @@ class Producer(SendPath):
         return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send what is left and commit. If a record failed, this raises why, and only `abort_transaction` is left."""
+        """Send what is left and commit. If a record failed, this raises why, and only `abort_transaction` is left.
+
+        After KafkaTimeout the transaction may have been committed: call `commit_transaction` again until it returns or
+        raises another error. `abort_transaction` raises IllegalState until then."""
         self._io.run(self._transactions.end(True, self._limit(timeout)))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """End the transaction as if it had not been; records that were not sent yet fail."""
+        """End the transaction as if it had not been; records that were not sent yet fail. After KafkaTimeout, call it
+        again. After a `commit_transaction` that timed out it raises IllegalState: only the commit can be repeated."""
         self._io.run(self._transactions.end(False, self._limit(timeout)))
 
     @property

@@ -141,19 +141,21 @@ class Transactions:
         self._go(State.IN_TRANSACTION)
 
     async def end(self, commit: bool, timeout: float) -> None:
-        """Commit or abort. After KafkaTimeout the same call may be repeated: it goes on waiting."""
+        """Commit or abort. After KafkaTimeout the same call has to be repeated: it goes on waiting. A commit that timed
+        out may have been done, so that an abort after it is refused."""
         self._check_not_fatal()
         what = "commit_transaction" if commit else "abort_transaction"
         if self._ending is None and self._done_unheard(what):
             return
         if self._ending is not None:
             if self._ending[0] != commit:
-                raise IllegalState(f"the transaction is being {'committed' if self._ending[0] else 'aborted'}")
+                raise IllegalState(self._still_ending())
         elif commit and self.state is State.FAILED:
             assert self.error is not None
             raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
         elif self.state not in (State.IN_TRANSACTION, State.PREPARED, State.FAILED):
-            raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}")
+            done = f"; {self._unheard}, which timed out, is done since" if self._unheard is not None else ""
+            raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}{done}")
         if self._ending is None:
             self._ending = commit, asyncio.ensure_future(self._end(commit))
         self._unheard = what
@@ -238,6 +240,8 @@ class Transactions:
             )
         if self.state is State.FAILED and self.error is not None:
             raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
+        if self.state is State.ENDING:
+            raise IllegalState(self._still_ending())
         if self.state is not State.IN_TRANSACTION:
             hint = "init_transactions" if self.state is State.UNINITIALIZED else "begin_transaction"
             raise IllegalState(f"the producer is {self.state.value}; {hint} comes first")
@@ -454,6 +458,12 @@ class Transactions:
         return connection.features.get("transaction.version", 0) >= 2
 
     # --- small things
+
+    def _still_ending(self) -> str:
+        done, call = ("aborted", "abort_transaction")
+        if self._ending is not None and self._ending[0]:
+            done, call = ("committed", "commit_transaction")
+        return f"the transaction is being {done}, and may have been: call {call} again until it returns"
 
     def _reason(self) -> str:
         return f": {self._problem}" if self._problem is not None else ""

@@ -115,6 +115,30 @@ def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() ->
     asyncio.run(work())
 
 
+def test_a_commit_that_took_too_long_is_repeated_and_nothing_else_is_allowed_meanwhile() -> None:
+    async def work() -> None:
+        async with begun() as (bench, coordinator, transactions):
+            bench.send(b"a")
+            await bench.answer_all()
+            slow = coordinator.hold("EndTxn")
+            with pytest.raises(KafkaTimeout, match="may be called again"):
+                await transactions.end(True, 0.01)
+            again = "is being committed, and may have been: call commit_transaction again until it returns"
+            with pytest.raises(IllegalState, match=again):
+                await transactions.end(False, 60)
+            with pytest.raises(IllegalState, match=again):
+                bench.send(b"b")
+            slow.set()
+            await coordinator.until("EndTxn done")
+            await bench.settle()
+            with pytest.raises(IllegalState, match="commit_transaction, which timed out, is done since"):
+                await transactions.end(False, 60)
+            await transactions.end(True, 60)
+            assert coordinator.said.count("EndTxn") == 1
+
+    asyncio.run(work())
+
+
 def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
