@@ -226,7 +226,7 @@ cdef class TopicQueues:
 cdef class Accumulator:
     cdef public object lock, wake, choose, loop_thread, unseen
     cdef public Py_ssize_t batch_size, grow_to, buffer_limit, max_record, used
-    cdef public long long max_count, record_limit, records, next_number
+    cdef public long long max_count, record_limit, records, releases, next_number
     cdef public long flushing, transaction
     cdef public bint awake, closed
     cdef public dict pending, incomplete, topics

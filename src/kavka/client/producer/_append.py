@@ -518,6 +518,7 @@ class Accumulator:
         "pool",
         "record_limit",
         "records",
+        "releases",
         "room_waiters",
         "topics",
         "transaction",
@@ -556,6 +557,8 @@ class Accumulator:
         # Failures that nobody saw; see `failures.py`.
         self.unseen: deque[Any] = deque()
         self.used = 0
+        # How often a waiter for room had a reason to try again.
+        self.releases = 0
         self.records = 0
         self.next_number = 0
         self.flushing = 0

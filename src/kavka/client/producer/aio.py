@@ -120,8 +120,8 @@ class Producer:
                 await cluster.topic(wait.topic, wait.timeout)
             return
         room = asyncio.Event()
-        with wait.accumulator.lock:
-            wait.accumulator.room_waiters.append(room.set)
+        if not wait.register(room.set):
+            return
         self._core.sender.run()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait.timeout):

@@ -75,6 +75,7 @@ class Completion:
 
     def _room_waiters(self) -> list[Any]:
         accumulator = self._accumulator
+        accumulator.releases += 1
         free = accumulator.buffer_limit - accumulator.used
         if not accumulator.room_waiters or (free < self._enough_room and accumulator.incomplete):
             return []
@@ -94,7 +95,9 @@ class Completion:
                 headers = encoded_headers(record.headers)
                 size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + len(headers)
                 if not parts or parts[-1][1].size + size > limit:
-                    part = accumulator.new_batch(batch.queue, HEADER_SIZE + size, True)
+                    made = accumulator.new_batch(batch.queue, HEADER_SIZE + size, True)
+                    assert made is not None
+                    part = made
                     part.created = batch.created
                     parts.append((index, part))
                 part = parts[-1][1]

@@ -76,10 +76,22 @@ class WaitForTopic:
 
 @dataclass(slots=True)
 class WaitForRoom:
-    """`steps` wants `set` to have been called: there may be room in the buffer."""
+    """`steps` wants a waiter to have been called: there may be room in the buffer.
+
+    `releases` is the accumulator's count from before the append that found no room.
+    """
 
     accumulator: Accumulator
     timeout: float
+    releases: int
+
+    def register(self, waiter: Callable[[], object]) -> bool:
+        """False if there was a reason to try again since: nobody would call the waiter."""
+        with self.accumulator.lock:
+            if self.accumulator.closed or self.accumulator.releases != self.releases:
+                return False
+            self.accumulator.room_waiters.append(waiter)
+            return True
 
 
 Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
@@ -356,10 +368,11 @@ class ProducerCore:
         while True:
             queue = queues.queues[partition]
             self._add_to_transaction(queue, transaction)
+            releases = self.accumulator.releases
             future = content.append(self.accumulator, queue, transaction)
             if future is not None:
                 return future
-            yield from self._room(deadline, transaction)
+            yield from self._room(deadline, transaction, releases)
 
     def _check_open(self, transaction: int) -> None:
         if self.transactions is not None:
@@ -394,10 +407,11 @@ class ProducerCore:
         while True:
             queue = queues.queues[self._partition(queues, record, key, value, size)]
             self._add_to_transaction(queue, transaction)
+            releases = self.accumulator.releases
             future = self.accumulator.append(queue, transaction, timestamp, key, value, headers, callback)
             if future is not None:
                 return future  # type: ignore[no-any-return]
-            yield from self._room(deadline, transaction)
+            yield from self._room(deadline, transaction, releases)
 
     def _topic(self, name: str, partition: int | None, deadline: float) -> Generator[WaitForTopic, Any, TopicQueues]:
         queues = self.queues.get(name) if name in self.cluster.topics else None
@@ -415,7 +429,7 @@ class ProducerCore:
             newer = True
         return queues
 
-    def _room(self, deadline: float, transaction: int) -> Generator[WaitForRoom, Any, None]:
+    def _room(self, deadline: float, transaction: int, releases: int) -> Generator[WaitForRoom, Any, None]:
         """After an append that was refused: raises if not for the lack of room, and waits for room otherwise."""
         self._check_not_closed()
         self._check_open(transaction)
@@ -429,7 +443,7 @@ class ProducerCore:
             )
         if self._policy == "clear":
             self._call_on_loop(partial(self._clear_for, transaction))
-        yield WaitForRoom(self.accumulator, max(0.0, left))
+        yield WaitForRoom(self.accumulator, max(0.0, left), releases)
         self._check_not_closed()
 
     def _check_not_closed(self) -> None:
@@ -442,7 +456,10 @@ class ProducerCore:
 
     def _call_on_loop(self, work: Callable[[], object]) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(work)
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            raise ClientClosed("the producer is closed") from None
 
     def _serialize(self, part: str, convert: Convert | None, topic: str, value: Any, headers: Any) -> Any:
         try:
@@ -552,6 +569,7 @@ class ProducerCore:
 
     def _wake_room_waiters(self) -> None:
         with self.accumulator.lock:
+            self.accumulator.releases += 1
             waiters, self.accumulator.room_waiters = self.accumulator.room_waiters, []
         for waiter in waiters:
             waiter()

@@ -105,11 +105,10 @@ class Producer(SendPath):
                 self._io.run(cluster.topic(wait.topic, wait.timeout))
             return
         event = Event()
-        with wait.accumulator.lock:
-            wait.accumulator.room_waiters.append(event.set)
-        # Everything that waits may be sent now, however little it is.
-        self._core._wake()
-        event.wait(wait.timeout)
+        if wait.register(event.set):
+            # Everything that waits may be sent now, however little it is.
+            self._core._wake()
+            event.wait(wait.timeout)
 
     # --- what waits
 

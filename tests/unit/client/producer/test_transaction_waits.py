@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -219,6 +220,28 @@ def test_a_send_that_waits_for_room_fails_as_soon_as_its_transaction_is_being_en
         cluster.resume()
         producer.commit_transaction()
         assert b"late" not in cluster.committed
+
+
+def test_room_that_comes_before_the_waiter_is_registered_is_noticed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Producer._wait
+
+    def wait_when_all_is_done(self: Producer, what: Any) -> None:
+        cluster.resume()
+        for future in futures:
+            future.get(WAIT)
+        wait(self, what)
+
+    settings = SETTINGS | {"transactional_id": None, "buffer_memory": 4096, "batch_size": 1000}
+    with Producer(**settings) as producer:
+        cluster.stalled = True
+        futures = fill(producer)
+        monkeypatch.setattr(Producer, "_wait", wait_when_all_is_done)
+        begun = time.monotonic()
+        producer.send("t", b"next").get(WAIT)
+        # Nothing else is sent, so nobody would wake it: it would wait for all of max.block.ms.
+        assert time.monotonic() - begun < SETTINGS["max_block_ms"] / 1000
 
 
 class StoppingLock:
