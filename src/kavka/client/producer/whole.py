@@ -141,7 +141,8 @@ class BatchFuture:
                 ]
             except KafkaError:
                 for _, count, batch in self._parts():
-                    batch.seen += count
+                    if batch.done:
+                        batch.seen += count
                 raise
             if self.done():
                 return found[0] if found else None
