@@ -16,10 +16,9 @@ from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
-from kavka.client.consumer._decode import Fetched, end_of_batches
+from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
-from kavka.client.consumer.frames import FrameMemory
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.errors import error_of
@@ -75,7 +74,7 @@ class Fetcher:
         self._on_problem = on_problem
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[int, FetchSession] = {}
-        self._memory = FrameMemory()
+        _keep_free_memory()
         self._busy: set[int] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -201,7 +200,7 @@ class Fetcher:
         request, highest = session.request(wanted)
         self._fill(request)
         version = connection.version_of(FetchRequest.API_KEY, highest)
-        connection.new_buffer = self._memory
+        connection.new_buffer = new_buffer
         answer = _Answer(self, node, session, asked, version, self._now())
         self._busy.add(node)
         try:
@@ -349,6 +348,14 @@ class Fetcher:
     def _on_timer(self) -> None:
         self._timer = None
         self.kick()
+
+
+def _keep_free_memory() -> None:
+    """Make glibc keep the memory of responses that were read, instead of returning it to the system.
+
+    glibc returns free memory at the end of the heap when there is more than twice the largest block that was mapped and
+    freed. Freeing a block of 4 MB raises that limit. Without it, every poll asks for the same pages again."""
+    del bytearray(4 * 1024 * 1024)[:]
 
 
 class _Answer:

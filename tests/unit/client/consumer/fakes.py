@@ -20,6 +20,7 @@ class FakeConnection:
         self.node = node
         self.version = version
         self.throttled_until = 0.0
+        self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         self.sent: list[tuple[FetchRequest, Any]] = []
         self.broken: Exception | None = None
 

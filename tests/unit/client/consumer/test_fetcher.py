@@ -79,6 +79,22 @@ def test_the_next_request_leaves_before_the_program_has_taken_anything() -> None
     run(main)
 
 
+def test_a_response_never_shares_memory_with_an_earlier_one() -> None:
+    async def main() -> None:
+        setup = Setup()
+        await setup.turn()
+        new_buffer = setup.cluster.connections[1].new_buffer
+        first = memoryview(new_buffer(1000))
+        first[500:503] = b"abc"
+        value = first[100:900][400:403]
+        del first
+        second = memoryview(new_buffer(1000))
+        second[:] = bytes(1000)
+        assert bytes(value) == b"abc"
+
+    run(main)
+
+
 def test_an_answer_without_records_is_followed_by_the_next_request() -> None:
     async def main() -> None:
         setup = Setup()
