@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
+from kavka.client.addresses import canonical_servers
 from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
@@ -81,6 +82,10 @@ class Cluster(Connections):
 
     async def start(self) -> None:
         """Begin to keep metadata up to date; does not wait for a broker. Called on the loop that owns the cluster."""
+        if self._task is None and self.config["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only":
+            timeout = self.config.seconds("socket.connection.setup.timeout.ms")
+            self._servers = await canonical_servers(self._servers, timeout)
+            self._bootstrap()
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self.started = True

@@ -21,8 +21,9 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from kavka import __version__
+from kavka.client.addresses import Address, Addresses
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
-from kavka.common.errors import ErrorCode
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 from kavka.protocol.headers import request_header_version, response_header_version
 from kavka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -129,40 +130,74 @@ class Connection(asyncio.BufferedProtocol):
         timeout: float = 10.0,
         send_buffer: int = -1,
         receive_buffer: int = -1,
+        addresses: Addresses | None = None,
     ) -> Connection:
-        """Connect and agree on versions. Raises Disconnected, or KafkaTimeout when that takes longer than `timeout`."""
+        """Connect and agree on versions. Every address of the name is tried, each for at most `timeout` seconds;
+        `addresses` remembers which of them failed. Raises Disconnected, or KafkaTimeout when all of them took longer
+        than that."""
+        addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
-        connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout):
-                _, connection = await loop.create_connection(lambda: cls(loop, client_id, name), host, port)
-                connection._set_buffers(send_buffer, receive_buffer)
-                await connection._negotiate(timeout)
+                candidates = await addresses.resolve(host, port)
         except TimeoutError:
-            if connection is not None:
-                connection.close()
-            raise KafkaTimeout(f"no connection to {name} within {timeout:g} s") from None
+            raise KafkaTimeout(f"no connection to {name}: its address was not found within {timeout:g} s") from None
         except (OSError, UnicodeError) as error:
             # The second for a name that no host can have.
-            if connection is not None:
-                connection.close()
             raise Disconnected(f"no connection to {name}: {error}") from None
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        return connection
+        failures: list[KafkaTimeout | Disconnected] = []
+        for address in candidates:
+            connection = cls(loop, client_id, name)
+            try:
+                await connection._open(address, timeout, send_buffer, receive_buffer)
+            except (KafkaTimeout, Disconnected) as error:
+                addresses.failed(host, port, address)
+                failures.append(error)
+            else:
+                addresses.reached(host, port, address)
+                return connection
+        if len(failures) == 1:
+            raise failures[0]
+        kind = KafkaTimeout if all(isinstance(failure, KafkaTimeout) for failure in failures) else Disconnected
+        raise kind("; ".join(str(failure) for failure in failures))
 
-    def _set_buffers(self, send_buffer: int, receive_buffer: int) -> None:
-        assert self._transport is not None
-        if self._socket is not None:
+    async def _open(self, address: Address, timeout: float, send_buffer: int, receive_buffer: int) -> None:
+        """Connect to one address. Raises Disconnected or KafkaTimeout."""
+        where = self.name if str(address) == self.name else f"{self.name} ({address})"
+        try:
+            async with asyncio.timeout(timeout):
+                await self._connect(address, send_buffer, receive_buffer)
+                await self._negotiate(timeout)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, KafkaError):
+                raise
+            if isinstance(error, TimeoutError):
+                raise KafkaTimeout(f"no connection to {where} within {timeout:g} s") from None
+            if isinstance(error, OSError):
+                raise Disconnected(f"no connection to {where}: {error}") from None
+            raise
+
+    async def _connect(self, address: Address, send_buffer: int, receive_buffer: int) -> None:
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # Ends the connection to a host that vanished, where no request is pending.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                # Before connecting: the window that TCP agrees on follows from them.
                 if send_buffer >= 0:
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            await self._loop.sock_connect(sock, address.sockaddr)
+            await self._loop.create_connection(lambda: self, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        assert self._transport is not None
         # What a client has in flight is limited by other means; this is for a broker that does not read at all.
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
 

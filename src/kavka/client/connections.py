@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from kavka.client.addresses import Addresses
 from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
@@ -47,6 +48,7 @@ class Connections:
         self.connections_opened = 0
         self._links: dict[tuple[int, str], _Link] = {}
         self._connected: list[Callable[[int], None]] = []
+        self._addresses = Addresses()
         self._reconnect = Backoff(config["reconnect.backoff.ms"], config["reconnect.backoff.max.ms"])
         self._setup = Backoff(
             config["socket.connection.setup.timeout.ms"], config["socket.connection.setup.timeout.max.ms"]
@@ -150,6 +152,7 @@ class Connections:
                 timeout=self._setup.delay(link.failures + 1),
                 send_buffer=self.config["send.buffer.bytes"],
                 receive_buffer=self.config["receive.buffer.bytes"],
+                addresses=self._addresses,
             )
         except KafkaError as error:
             link.failures += 1

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from kavka.client.addresses import Addresses
 from kavka.client.connection import Connection
 from kavka.client.errors import Disconnected
 from kavka.protocol.primitives import TopMessage
@@ -29,6 +30,7 @@ class Peers:
         self._client_id = f"broker-{broker_id}"
         self._address = address
         self._connect_timeout_s = connect_timeout_s
+        self._addresses = Addresses()
         self._open: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._closed = False
@@ -56,7 +58,13 @@ class Peers:
 
     async def _connect(self, at: tuple[int, str], host: str, port: int) -> Connection:
         try:
-            made = await Connection.open(host, port, client_id=self._client_id, timeout=self._connect_timeout_s)
+            made = await Connection.open(
+                host,
+                port,
+                client_id=self._client_id,
+                timeout=self._connect_timeout_s,
+                addresses=self._addresses,
+            )
         finally:
             self._opening.pop(at, None)
         made.on_close = lambda connection: self._gone(at, connection)
