@@ -24,7 +24,7 @@ from kavka.client.addresses import canonical_servers
 from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
-from kavka.client.connections import MAIN, Connections
+from kavka.client.connections import MAIN, Connections, because
 from kavka.client.errors import KafkaTimeout, error_of
 from kavka.client.metadata import Node, TopicMetadata, error_code, topic_metadata, with_leader
 from kavka.common.errors import ErrorCode, KafkaError
@@ -140,7 +140,8 @@ class Cluster(Connections):
                 return min(open_now, key=lambda connection: connection.in_flight)
             left = None if deadline is None else deadline - self._now()
             if left is not None and left <= 0:
-                raise failure or KafkaTimeout("no broker could be reached")
+                reason = because(self.connect_error() or failure)
+                raise KafkaTimeout(f"no broker could be reached within {timeout:g} s{reason}")
             try:
                 return await self.connection(self._next_to_try(), timeout=left)
             except KafkaError as error:
@@ -238,7 +239,7 @@ class Cluster(Connections):
                     finally:
                         self._waiters.discard(waiter)
         except TimeoutError:
-            raise KafkaTimeout(f"no metadata within {timeout:g} s") from None
+            raise KafkaTimeout(f"no metadata within {timeout:g} s{because(self.connect_error())}") from None
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
         """The topic's metadata, waited for if it is not there. KafkaTimeout, or what the broker says of the topic."""
@@ -253,7 +254,7 @@ class Cluster(Connections):
                 await self.wait_for_update(version, max(0.0, deadline - self._now()))
             except KafkaTimeout:
                 reason = self.topic_errors.get(name)
-                said = f": {reason.name.lower().replace('_', ' ')}" if reason else ""
+                said = f": {reason.name.lower().replace('_', ' ')}" if reason else because(self.connect_error())
                 raise KafkaTimeout(f"no metadata of topic {name} within {timeout:g} s{said}") from None
             found = self.topics.get(name)
             if found is not None:
@@ -272,7 +273,8 @@ class Cluster(Connections):
             try:
                 await self.wait_for_update(self.request_update(), max(0.0, deadline - self._now()))
             except KafkaTimeout:
-                raise KafkaTimeout(f"no leader of {topic}-{partition} within {timeout:g} s") from None
+                reason = because(self.connect_error())
+                raise KafkaTimeout(f"no leader of {topic}-{partition} within {timeout:g} s{reason}") from None
 
     def leader_of(self, topic: str, partition: int) -> int:
         """The id of the leader that is known now, -1 where there is none."""

@@ -5,6 +5,9 @@ answer; the correlation id is only checked. An answer that does not come in time
 with another's id all end the connection: what was in flight fails with `Disconnected` (or `KafkaTimeout` for the one
 that was late), and whether those requests were carried out is not known.
 
+The length of a response is not trusted before its correlation id was checked. Even then memory grows with the bytes
+received: a peer that does not speak Kafka's protocol, or lies, gets no more than `FIRST_BODY` for a few bytes.
+
 Everything here runs on the loop that the connection was opened on.
 """
 
@@ -23,6 +26,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from kavka import __version__
 from kavka.client.addresses import Address, Addresses
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion, error_of
+from kavka.client.foreign import foreign_protocol
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 from kavka.protocol.headers import request_header_version, response_header_version
@@ -35,8 +39,12 @@ WRITE_LIMIT = 16 * 1024 * 1024
 # A large answer is received in pieces of this size, not as the network brings it: with each, the loop's thread asks for
 # the interpreter's lock twice, which the program's thread may be busy with.
 PIECE = 512 * 1024
-# The largest answer that is believed: more than fetch.max.bytes can be set to is a peer that does not speak Kafka.
-MAX_RESPONSE = 0x7FFFFFFF
+# The largest response that is accepted, by request. A fetch may return as much as fetch.max.bytes can be set to.
+MAX_RESPONSE = 256 * 1024 * 1024
+_MAX_RESPONSES = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
+# The memory that a response gets at once: more than the default of fetch.max.bytes. Beyond it, memory doubles whenever
+# it is full.
+FIRST_BODY = 64 * 1024 * 1024
 # Pieces of a request from this size on are handed to the transport as they are, smaller ones joined first.
 LARGE_PIECE = 4096
 
@@ -117,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._body: bytearray | memoryview | None = None
         self._body_filled = 0
+        self._body_size = 0
 
     # --- opening and closing
 
@@ -343,11 +352,15 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._body is not None:
                 self._body_filled += size
-                left = len(self._body) - self._body_filled
+                left = self._body_size - self._body_filled
                 self._wake_for(left)
                 if not left:
                     frame, self._body = self._body, None
                     self._answered(memoryview(frame))
+                elif self._body_filled == len(self._body):
+                    larger = self.new_buffer(min(2 * len(self._body), self._body_size))
+                    larger[: self._body_filled] = self._body
+                    self._body = larger
                 return
             self._filled += size
             self._split()
@@ -359,15 +372,14 @@ class Connection(asyncio.BufferedProtocol):
         view, end, start = self._view, self._filled, 0
         while end - start >= 4:
             (size,) = _unpack_size(view, start)
-            if not 4 <= size <= MAX_RESPONSE:
-                raise ProtocolError(f"a frame of {size} bytes")
             after = start + 4 + size
-            if after > end:
-                if size + 4 > BUFFER_SIZE:
-                    body = self.new_buffer(size)
+            if after > end or size < 4:
+                self._check_start(view[start:end], size)
+                if size + 4 > BUFFER_SIZE and end - start >= 8:
+                    body = self.new_buffer(min(size, FIRST_BODY))
                     have = end - start - 4
                     body[:have] = view[start + 4 : end]
-                    self._body, self._body_filled, self._filled = body, have, 0
+                    self._body, self._body_filled, self._body_size, self._filled = body, have, size, 0
                     self._wake_for(size - have)
                     return
                 break
@@ -380,6 +392,16 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer[:rest] = self._buffer[start:end]
             self._filled = rest
 
+    def _check_start(self, data: memoryview, size: int) -> None:
+        """Check the length and, where it is there, the correlation id of a response that is not complete."""
+        if not self._in_flight:
+            raise ProtocolError(f"a response to no request{foreign_protocol(data)}")
+        pending = self._in_flight[0]
+        if not 4 <= size <= _MAX_RESPONSES.get(pending.api_key, MAX_RESPONSE):
+            raise ProtocolError(f"a response of {size} bytes{foreign_protocol(data)}")
+        if len(data) >= 8:
+            _check_correlation_id(data, 4, pending)
+
     def _wake_for(self, left: int) -> None:
         """So many bytes of a large answer are still to come: the loop need not wake up for a few of them. The kernel
         wakes it up earlier where the connection ends, or where the socket's buffer is full."""
@@ -391,12 +413,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise ProtocolError("an answer that nobody asked for")
-        entry = self._in_flight.popleft()
-        (correlation_id,) = _unpack_size(frame, 0)
-        if correlation_id != entry.correlation_id:
-            self._in_flight.appendleft(entry)
-            raise ProtocolError(f"an answer to request {correlation_id} in place of {entry.correlation_id}")
+            raise ProtocolError("a response to no request")
+        entry = self._in_flight[0]
+        _check_correlation_id(frame, 0, entry)
+        self._in_flight.popleft()
         answer = entry.answer
         try:
             response, _ = entry.decode(frame, skip_tags(frame, 4) if entry.tagged_header else 4)
@@ -427,6 +447,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- the end of requests without an answer
 
     def _disconnected(self) -> BaseException:
+        if self._error is None and not self.broker_versions:
+            return Disconnected(f"{self.name} closed the connection before the first response: is it a TLS port?")
         return self._error or Disconnected(f"{self.name} closed the connection")
 
     def _fail_all(self, error: BaseException | None) -> None:
@@ -461,6 +483,12 @@ class Connection(asyncio.BufferedProtocol):
         if not late.answer.done():
             late.answer.set_exception(KafkaTimeout(f"{self.name} did not answer {name} in time"))
         self.close(Disconnected(f"the connection to {self.name} was ended: no answer to {name} in time"))
+
+
+def _check_correlation_id(data: memoryview, at: int, pending: _InFlight) -> None:
+    (correlation_id,) = _unpack_size(data, at)
+    if correlation_id != pending.correlation_id:
+        raise ProtocolError(f"a response to request {correlation_id} in place of {pending.correlation_id}")
 
 
 def _gather(pieces: list[Any]) -> list[Any]:

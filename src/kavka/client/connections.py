@@ -24,13 +24,15 @@ MAIN = ""
 class _Link:
     """What is known about reaching one broker over one channel."""
 
-    __slots__ = ("connection", "failures", "node_id", "opening", "retry_at")
+    __slots__ = ("connection", "error", "failures", "node_id", "opening", "retry_at")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.connection: Connection | None = None
         self.opening: asyncio.Task[Connection] | None = None
         self.failures = 0
+        self.error: KafkaError | None = None
+        """Why the last attempt failed."""
         self.retry_at = 0.0
 
 
@@ -93,7 +95,8 @@ class Connections:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise KafkaTimeout(f"no connection to broker {node_id} within {timeout:g} s") from None
+            broker = f"broker {node_id}" if node_id >= 0 else "a bootstrap server"
+            raise KafkaTimeout(f"no connection to {broker} within {timeout:g} s{because(link.error)}") from None
 
     def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
         """The open connection, or None; in that case one is being made (see `on_connected`)."""
@@ -106,6 +109,13 @@ class Connections:
         """Whether the last attempt to connect failed and none has succeeded since."""
         link = self._links.get((node_id, channel))
         return link is not None and link.connection is None and link.failures > 0
+
+    def connect_error(self) -> KafkaError | None:
+        """Why no broker can be reached: the last failure to connect, None while there is a connection."""
+        failed = [link for link in self._links.values() if link.error is not None]
+        if not failed or self.connections():
+            return None
+        return max(failed, key=lambda link: link.retry_at).error
 
     def on_connected(self, callback: Callable[[int], None]) -> None:
         """`callback(node_id)` is called on the loop whenever a connection is open or an attempt failed."""
@@ -156,6 +166,7 @@ class Connections:
             )
         except KafkaError as error:
             link.failures += 1
+            link.error = error
             link.retry_at = self._now() + self._reconnect.delay(link.failures)
             log.debug("Broker %s: %s", node_id, error)
             if node_id >= 0:
@@ -169,6 +180,7 @@ class Connections:
             connection.close()
             raise Disconnected(f"broker {node_id} is not at {connection.name} any more")
         link.failures = 0
+        link.error = None
         link.connection = connection
         self.connections_opened += 1
         connection.on_close = lambda _closed: self._lost(link)
@@ -230,3 +242,8 @@ class Connections:
         for connection in self.connections():
             if not connection.in_flight and self._now() - connection.last_used >= self._idle:
                 connection.close()
+
+
+def because(error: KafkaError | None) -> str:
+    """The cause, to append to the message of a timeout."""
+    return "" if error is None else f": {error}"

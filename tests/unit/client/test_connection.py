@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import sys
+import threading
 import time
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kavka.client.connection import BUFFER_SIZE, PIECE, Connection
+from kavka import Admin, Consumer, Producer
+from kavka.client.connection import BUFFER_SIZE, FIRST_BODY, PIECE, Connection
 from kavka.client.errors import Disconnected, KafkaTimeout, UnsupportedVersion
 from kavka.common.errors import ErrorCode
 from kavka.protocol.api_keys import ApiKey
@@ -304,3 +309,135 @@ def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached(host: s
             await Connection.open(host, 9092, timeout=30)
 
     asyncio.run(work())
+
+
+def peak_of(work: Callable[[], None]) -> int:
+    """The most memory that it took, in bytes."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "this looks like an HTTP port"),
+        (b"<!DOCTYPE HTML>\n<html>", "this looks like an HTTP port"),
+        (bytes.fromhex("15030300020246"), "this looks like a TLS port"),
+        (bytes.fromhex("160303004a0200"), "this looks like a TLS port"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "this looks like an SSH port"),
+        (b"220 mail ESMTP\r\n", "it begins with the text '220 '"),
+        # The SETTINGS frame of HTTP/2.
+        (bytes.fromhex("000012040000000000"), "a response to request 0 in place of 1"),
+        (struct.pack(">i", -5), "a response of -5 bytes"),
+        (struct.pack(">i", 3), "a response of 3 bytes"),
+        (struct.pack(">i", 2_000_000), "a response of 2000000 bytes"),
+        (struct.pack(">ii", 900_000, 2), "a response to request 2 in place of 1"),
+    ],
+)
+def test_a_peer_that_does_not_speak_kafka_is_recognised_by_its_first_bytes(data: bytes, message: str) -> None:
+    async def work() -> None:
+        connection, transport = connected()
+        connection.versions = {}
+        negotiation = asyncio.ensure_future(connection._negotiate(60))
+        await asyncio.sleep(0)
+        assert peak_of(lambda: feed(connection, data)) < 100_000
+        with pytest.raises(Disconnected) as caught:
+            await negotiation
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert transport.aborted
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("api", [FindCoordinatorRequest, FetchRequest])
+def test_a_length_without_its_bytes_takes_little_memory(api: Any) -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        future = connection.send(api(), timeout=60)
+        peak = peak_of(lambda: feed(connection, struct.pack(">ii", 0x7FFFFFFF, 1) + bytes(1000)))
+        assert peak < FIRST_BODY + 1_000_000
+        if api is FetchRequest:
+            assert not connection.closed
+            connection.close()
+        with pytest.raises(Disconnected):
+            await future
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("chunk", [5, 100_000, 1 << 30])
+def test_a_response_beyond_its_first_memory_is_received_whole(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kavka.client.connection.FIRST_BODY", 70_000)
+
+    async def work() -> None:
+        connection, _ = connected()
+        future = connection.send(FetchRequest(), timeout=60)
+        records = bytes(i % 251 for i in range(300_000))
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
+        feed(connection, frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic])), chunk)
+        assert bytes((await future).responses[0].partitions[0].records) == records
+
+    asyncio.run(work())
+
+
+def test_a_peer_that_closes_before_its_first_response_may_be_a_tls_port() -> None:
+    async def work() -> None:
+        connection, _ = connected()
+        negotiation = asyncio.ensure_future(connection._negotiate(60))
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        with pytest.raises(Disconnected, match="is it a TLS port"):
+            await negotiation
+
+    asyncio.run(work())
+
+
+class HttpServer:
+    """Answers the first bytes of every connection as an HTTP server does."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> HttpServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+
+def test_a_blocking_call_says_that_the_port_is_an_http_port() -> None:
+    with HttpServer() as server:
+        settings = {"bootstrap.servers": server.address, "reconnect.backoff.ms": 100}
+        with Admin(settings) as admin, pytest.raises(KafkaTimeout, match="looks like an HTTP port") as caught:
+            admin.list_topics(timeout=1.5)
+        assert "\n" not in str(caught.value)
+        # 100 ms, 200 ms, 400 ms, ... with 20 % of jitter.
+        assert 2 <= server.accepted < 10
+        with Consumer(settings) as consumer, pytest.raises(KafkaTimeout, match="looks like an HTTP port"):
+            consumer.partitions_for("t", timeout=1.0)
+        with Consumer(settings, group_id="g") as consumer, pytest.raises(KafkaTimeout, match="looks like an HTTP port"):
+            consumer.committed([("t", 0)], timeout=1.0)
+        with Producer(settings) as producer, pytest.raises(KafkaTimeout, match="looks like an HTTP port"):
+            producer.partitions_for("t", timeout=1.0)

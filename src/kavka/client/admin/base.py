@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kavka.client.backoff import Backoff
 from kavka.client.cluster import GROUP, Cluster
 from kavka.client.config import ClientConfig
+from kavka.client.connections import because
 from kavka.client.errors import ClientClosed, KafkaTimeout, error_of
 from kavka.client.metadata import Node
 from kavka.common.errors import ErrorCode, KafkaError
@@ -129,7 +130,8 @@ class AdminBase:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, deadline - monotonic())):
                     done, failed = await attempt(left)
             except TimeoutError as error:
-                late = error if isinstance(error, KafkaError) else KafkaTimeout(f"no answer within {limit:g} s")
+                reason = because(self.cluster.connect_error())
+                late = error if isinstance(error, KafkaError) else KafkaTimeout(f"no answer within {limit:g} s{reason}")
                 done, failed = {}, dict.fromkeys(left, late)
             except KafkaError as error:
                 done, failed = {}, dict.fromkeys(left, error)

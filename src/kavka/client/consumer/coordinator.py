@@ -13,6 +13,7 @@ from uuid import UUID
 from kavka.client.backoff import Backoff
 from kavka.client.cluster import GROUP, Cluster
 from kavka.client.config import ClientConfig
+from kavka.client.connections import because
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.errors import Disconnected, IllegalState, KafkaTimeout, error_of
@@ -96,7 +97,8 @@ class Coordinator:
             async with asyncio.timeout(limit):
                 await self._finding.acquire()
         except TimeoutError:
-            raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s") from None
+            reason = because(self.cluster.connect_error())
+            raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s{reason}") from None
         try:
             if self.node is None or self.node not in self.cluster.nodes:
                 left = max(0.001, deadline - time.monotonic())

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
+from kavka.client.connections import because
 from kavka.client.consumer import assignors
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.classic import ClassicMember
@@ -404,7 +405,8 @@ class ConsumerCore:
             self._raise_failure()
             left = deadline - time.monotonic()
             if left <= 0:
-                raise KafkaTimeout(f"the position of {tp} was not found in time")
+                reason = because(self.cluster.connect_error())
+                raise KafkaTimeout(f"the position of {tp} was not found in time{reason}")
             await self.positions.wait(left)
         return state.position
 

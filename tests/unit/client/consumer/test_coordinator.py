@@ -30,6 +30,9 @@ class SlowCluster:
         self.nodes[1] = Node(1, "host", 9092)
         return self.nodes[1]
 
+    def connect_error(self) -> None:
+        return None
+
     async def connection(self, node: int, channel: str, *, timeout: float) -> SimpleNamespace:
         return SimpleNamespace(version_of=lambda api_key, max_version: 3, left=timeout)
 
