@@ -105,7 +105,8 @@ class ConsumerCore:
         self._errand: asyncio.Task[None] | None = None
         self._telling = False
         self._errors: deque[BaseException] = deque()
-        self._problems: list[tuple[PartitionState, int, KafkaError]] = []
+        self._problems: dict[PartitionState, tuple[int, KafkaError]] = {}
+        """By partition the last error that a poll has to handle, with the version of the position it is about."""
 
     # --- start and stop
 
@@ -221,7 +222,7 @@ class ConsumerCore:
             self.member.on_metadata()
 
     def _on_problem(self, state: PartitionState, version: int, error: KafkaError) -> None:
-        self._problems.append((state, version, error))
+        self._problems[state] = version, error
         self.want_poll()
 
     # --- poll
@@ -297,18 +298,18 @@ class ConsumerCore:
             self._errand = None
 
     def _solve_problems(self) -> None:
-        problems, self._problems = self._problems, []
-        for index, (state, version, error) in enumerate(problems):
+        while self._problems:
+            state = next(iter(self._problems))
+            version, error = self._problems.pop(state)
+            # This one may raise; the next poll handles the others.
+            self.attention |= bool(self._problems)
             if state.version != version or not state.assigned:
                 continue
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._problems += problems[index + 1 :]
                 raise error
             # What was fetched before is handed out first; if it is still so then, it will be told again.
             if state.position == state.next_offset:
-                self._problems += problems[index + 1 :]
                 self.positions.reset(state)
-                self._problems = []
 
     def take(self, limit: int) -> Any:
         return self.buffer.take(limit)

@@ -199,7 +199,11 @@ class Fetcher:
             asked[state.tp] = state, state.version, state.next_offset
         request, highest = session.request(wanted)
         self._fill(request)
-        version = connection.version_of(FetchRequest.API_KEY, highest)
+        try:
+            version = connection.version_of(FetchRequest.API_KEY, highest)
+        except KafkaError as error:
+            self._cannot_ask(session, states, error)
+            return
         connection.new_buffer = new_buffer
         answer = _Answer(self, node, session, asked, version, self._now())
         self._busy.add(node)
@@ -207,6 +211,15 @@ class Fetcher:
             connection.send_to(request, version, answer, self._timeout + self._max_wait / 1000)
         except KafkaError as error:
             answer.set_exception(error)
+
+    def _cannot_ask(self, session: FetchSession, states: list[PartitionState], error: KafkaError) -> None:
+        """The broker supports no fitting version of Fetch. The next poll raises the error, and fetching is tried again
+        later: the broker may be upgraded."""
+        session.failed()
+        self._problem(states[0], states[0].version, error)
+        for state in states:
+            state.retry_at = states[0].retry_at
+        self.kick()
 
     def _fill(self, request: FetchRequest) -> None:
         request.max_wait_ms = self._max_wait

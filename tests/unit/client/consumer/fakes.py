@@ -23,8 +23,11 @@ class FakeConnection:
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
         self.sent: list[tuple[FetchRequest, Any]] = []
         self.broken: Exception | None = None
+        self.unsupported: Exception | None = None
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
+        if self.unsupported is not None:
+            raise self.unsupported
         return self.version if max_version is None else min(self.version, max_version)
 
     def send_to(self, request: FetchRequest, version: int, answer: Any, timeout: float) -> int:

@@ -16,7 +16,7 @@ from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.core import ConsumerCore
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import IllegalState
-from kavka.common.errors import ErrorCode
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition as TP
 from kavka.protocol.messages.heartbeat import HeartbeatResponse
 
@@ -47,6 +47,23 @@ def test_the_position_of_a_partition_that_is_taken_away_meanwhile_is_not_waited_
             await core.positions.stop()
             with pytest.raises(IllegalState, match="t-0 is not assigned"):
                 await waiting
+
+    asyncio.run(work())
+
+
+def test_every_partition_that_cannot_be_fetched_is_reported_once_by_one_poll_each() -> None:
+    async def work() -> None:
+        async with consumer() as core:
+            await core.assign([TP("t", 0), TP("t", 1)])
+            for partition in (0, 1, 0):
+                state = core.subscriptions.partitions[TP("t", partition)]
+                error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"partition {partition}")
+                core._on_problem(state, state.version, error)
+            for partition in (0, 1):
+                assert core.attention
+                with pytest.raises(KafkaError, match=f"partition {partition}"):
+                    await core.attend(time.monotonic())
+            await core.attend(time.monotonic())
 
     asyncio.run(work())
 

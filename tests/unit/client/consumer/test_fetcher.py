@@ -14,7 +14,8 @@ from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.records import Records
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.consumer_config import consumer_config
-from kavka.client.errors import Disconnected
+from kavka.client.errors import Disconnected, UnsupportedVersion
+from kavka.client.metadata import with_leader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition as TP
 from kavka.protocol.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint
@@ -358,5 +359,34 @@ def test_a_partition_without_a_leader_makes_metadata_be_asked_for() -> None:
         await setup.turn()
         assert setup.cluster.asked() == {TP("t", 0): 0}
         assert setup.cluster.updates_wanted
+
+    run(main)
+
+
+def test_a_broker_without_a_version_of_fetch_is_an_error_for_the_next_poll_and_no_other_broker_waits() -> None:
+    async def main() -> None:
+        setup = Setup(3)
+        cluster = setup.cluster
+        topic = cluster.topics["t"]
+        # The first two partitions are led by broker 1, the last by broker 2.
+        cluster.topics = {"t": with_leader(topic, 2, 2, 6)}
+        error = UnsupportedVersion("broker 1 does not support FETCH")
+        cluster.connections[1].unsupported = error
+        await setup.turn()
+        assert setup.problems == [(TP("t", 0), error)]
+        assert len(cluster.connections[2].sent) == 1
+        assert not cluster.connections[1].sent
+        # It is not tried again at once, but later, without anybody asking.
+        await setup.turn()
+        assert len(setup.problems) == 1
+        async with asyncio.timeout(60):
+            while len(setup.problems) < 2:
+                await asyncio.sleep(0.01)
+        cluster.connections[1].unsupported = None
+        async with asyncio.timeout(60):
+            while not cluster.connections[1].sent:
+                await asyncio.sleep(0.01)
+        request, _ = cluster.connections[1].sent[0]
+        assert [p.partition for t in request.topics for p in t.partitions] == [0, 1]
 
     run(main)
