@@ -329,6 +329,59 @@ def test_a_loop_that_is_left_commits_what_it_was_given(servers: str, make: Make,
     assert make(group_id=group).committed([tp])[tp] == OffsetAndMetadata(9, "", 0)
 
 
+class HandlerError(Exception):
+    pass
+
+
+def fail_at(offset: int, how: str, consumer: Consumer) -> None:
+    """Read until the record at this offset, whose handler raises."""
+    if how == "wakeup":
+        read(consumer, 1)
+        consumer.wakeup()
+        consumer.poll(30)
+    if how == "loop":
+        for record in consumer:
+            if record.offset == offset:
+                raise HandlerError
+    while True:
+        if how == "columns":
+            columns = consumer.poll_columns(1.0, max_records=10)
+            if columns is not None and consumer.position((columns.runs[0][0], 0)) > offset:
+                raise HandlerError
+        else:
+            for record in consumer.poll(1.0):
+                if how == "commit" and record.offset == offset:
+                    consumer.commit_sync({(record.topic, 0): offset})
+                if record.offset == offset:
+                    raise HandlerError
+
+
+@pytest.mark.parametrize(
+    ("how", "committed"),
+    [
+        # The loop is done with the records before, a poll with those of the polls before.
+        ("loop", 25),
+        ("poll", 20),
+        ("columns", 20),
+        # What the program committed itself stays committed.
+        ("commit", 25),
+        # A poll that raises means that earlier records are done.
+        ("wakeup", 10),
+    ],
+)
+def test_a_record_whose_handler_raised_is_not_committed(
+    servers: str, make: Make, topic: str, group: str, protocol: str, how: str, committed: int
+) -> None:
+    fill(servers, topic, numbers(100))
+    settings = group_settings(protocol) | {"group_id": group, "max_poll_records": 10}
+    with pytest.raises((HandlerError, Wakeup)), make(**settings) as consumer:
+        consumer.subscribe([topic])
+        fail_at(25, how, consumer)
+    tp = TopicPartition(topic, 0)
+    with make(group_id=group) as other:
+        assert other.committed([tp])[tp] == OffsetAndMetadata(committed, "", 0)
+
+
 def test_a_loop_goes_on_after_a_poll_and_ends_with_close(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(50))
     consumer = make(auto_offset_reset="earliest")

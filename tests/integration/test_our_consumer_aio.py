@@ -182,3 +182,31 @@ def test_members_on_one_loop_share_a_topic(servers: str, topic: str, protocol: s
         assert sorted(r.value for r in found) == sorted(numbers(1000))
 
     asyncio.run(main())
+
+
+def test_a_record_whose_handler_is_cancelled_is_not_committed(servers: str, topic: str, protocol: str) -> None:
+    fill(servers, topic, numbers(100))
+    settings = group_settings(protocol) | {"group_id": f"g-{topic}", "bootstrap_servers": servers}
+
+    async def main() -> None:
+        handling = asyncio.Event()
+
+        async def handle() -> None:
+            async with Consumer(**settings) as consumer:
+                await consumer.subscribe([topic])
+                async for record in consumer:
+                    if record.offset == 25:
+                        handling.set()
+                        await asyncio.sleep(3600)
+
+        task = asyncio.create_task(handle())
+        async with asyncio.timeout(60):
+            await asyncio.wait({task, asyncio.ensure_future(handling.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with Consumer(**settings) as other:
+            tp = TopicPartition(topic, 0)
+            assert (await other.committed([tp]))[tp] == OffsetAndMetadata(25, "", 0)
+
+    asyncio.run(main())

@@ -79,6 +79,8 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._unread.put_back()
         await self.close()
 
     # --- what to read

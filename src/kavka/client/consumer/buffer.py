@@ -48,6 +48,8 @@ class FetchBuffer:
         # Records that were made, but not all deserialised, since one of them cannot be.
         self._rest: list[ConsumerRecord] = []
         self._rest_of: Fetched | None = None
+        self.under_way: dict[TopicPartition, int] = {}
+        """By partition the position before what was taken since somebody cleared it; see `Unread`."""
         self.hungry = False
         self.records = 0
         self.bytes = 0
@@ -88,6 +90,7 @@ class FetchBuffer:
             if out:
                 found[state.tp] = out
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
+            self.under_way.setdefault(state.tp, state.position)
             state.position = fetched.next_offset if self._rest_of is not fetched else self._rest[0].offset
             if done:
                 after[state.tp] = OffsetAndMetadata(state.position, "", state.epoch if state.epoch >= 0 else None)
@@ -125,6 +128,7 @@ class FetchBuffer:
                 out = columns
                 self.records += done
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
+            self.under_way.setdefault(state.tp, state.position)
             state.position = fetched.next_offset
             limit -= done
             if not fetched.exhausted:
@@ -149,6 +153,7 @@ class FetchBuffer:
                     break
                 raise
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
+            self.under_way.setdefault(state.tp, state.position)
             state.position = fetched.next_offset
             if taken is None:
                 self._emptied(fetched, state)

@@ -69,7 +69,7 @@ class Commits:
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What was polled of each partition; for who polls, or while it waits."""
-        unread = self._unread.first() if self._unread else {}
+        unread = self._unread.first()
         return {
             tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
             for tp, state in self._subscriptions.partitions.items()
@@ -100,6 +100,7 @@ class Commits:
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
         self.check_group()
+        self._unread.committed(offsets)
         # Those that were asked for before come before.
         await self.settle(deadline)
         await self.tell()
@@ -109,7 +110,9 @@ class Commits:
 
     def commit_later(self, offsets: Any, callback: CommitCallback | None = None) -> None:
         self.check_group()
-        self._begin(self.meant(offsets), callback)
+        chosen = self.meant(offsets)
+        self._unread.committed(chosen)
+        self._begin(chosen, callback)
 
     async def committed(
         self, partitions: Collection[TopicPartition], deadline: float

@@ -47,6 +47,9 @@ class Consumer:
     ConcurrentAccess. Fetching and heartbeats go on in a thread of the consumer's own; everything that the program gives
     it (listeners, callbacks, interceptors, deserializers) is called in the program's thread, inside its calls.
 
+    When an exception leaves the `with` block, automatic commits leave out what the program was handling: the record
+    that the iteration returned last, or those of the last poll. `close` commits them, as Java's does.
+
     Times are in seconds; a call that may wait takes `default.api.timeout.ms` where no timeout is given, and raises
     KafkaTimeout after it. Partitions are TopicPartition or (topic, number). Settings: `consumer_config.py`.
     """
@@ -351,6 +354,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._unread.put_back()
         self.close()
 
     # --- one thread at a time

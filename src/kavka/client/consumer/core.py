@@ -72,6 +72,7 @@ class ConsumerCore:
         self._value, value = make_deserializer("value.deserializer", config["value.deserializer"], config.originals)
         self.buffer = FetchBuffer(key, value, on_room)
         self.unread = Unread()
+        self.buffer.under_way = self.unread.under_way
         self.attention = True
         """There is something for the next poll to do before it takes records."""
         self.last_poll = time.monotonic()
@@ -229,6 +230,7 @@ class ConsumerCore:
 
     def polled(self) -> None:
         """At the beginning of a poll, by who polls: what earlier ones returned is done with now."""
+        self.unread.polled()
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
         self.metrics.last_poll = now
