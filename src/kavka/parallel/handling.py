@@ -12,10 +12,14 @@ from typing import Any, Self
 from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import RecordDeserializationError
+from kavka.client.errors import KafkaTimeout
 from kavka.common.config import ConfigError
 from kavka.common.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+# How long the end of a `with` block waits for handlers that are running.
+STOP_TIMEOUT_S = 30.0
 
 Handler = Callable[[ConsumerRecord], object]
 OnError = Callable[[ConsumerRecord, BaseException], object]
@@ -75,9 +79,14 @@ class Handling:
 
 
 class Runner(ABC):
-    """What both patterns are to a program: started, waited for, stopped; a context that stops at its end."""
+    """What both patterns are to a program: started, waited for, stopped; a context that stops at its end.
+
+    The end of the context raises what ended the handling, unless `run` or `join` has raised it before, and KafkaTimeout
+    where a handler does not return."""
 
     _started = False
+    _error: BaseException | None = None
+    _is_reported = False
 
     @abstractmethod
     def _all_threads(self) -> Iterable[threading.Thread]: ...
@@ -112,7 +121,23 @@ class Runner(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        is_stopped = self.stop(STOP_TIMEOUT_S)
+        if kind is not None:
+            # The error that leaves the block goes first.
+            if not is_stopped:
+                log.error("A handler is still running %g s after the stop", STOP_TIMEOUT_S)
+            if self._error is not None and not self._is_reported:
+                log.error("The handling had ended before: %r", self._error)
+        elif not is_stopped:
+            raise KafkaTimeout(f"a handler is still running {STOP_TIMEOUT_S:g} s after the stop")
+        elif not self._is_reported:
+            self._report()
+
+    def _report(self) -> None:
+        """Raise what ended the handling."""
+        if self._error is not None:
+            self._is_reported = True
+            raise self._error
 
 
 def settings_of(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

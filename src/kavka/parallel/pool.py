@@ -81,7 +81,6 @@ class HandlerPool(Runner):
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._changed = threading.Event()
         self._waiting = 0
-        self._error: BaseException | None = None
         self._poller = threading.Thread(target=self._poll, name="kavka-pool-poll", daemon=True)
         self._workers = [
             threading.Thread(target=self._handle, name=f"kavka-pool-{number}", daemon=True) for number in range(workers)
@@ -100,8 +99,7 @@ class HandlerPool(Runner):
         self._poller.join(timeout)
         if self._poller.is_alive():
             return False
-        if self._error is not None:
-            raise self._error
+        self._report()
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:

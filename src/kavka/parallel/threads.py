@@ -50,7 +50,6 @@ class ConsumerThreads(Runner):
         self._handling = Handling(handler, on_error, retries, backoff)
         self._stopping = self._handling.stopping
         self._lock = threading.Lock()
-        self._error: BaseException | None = None
         self._consumers: set[Consumer] = set()
         self._threads = [
             threading.Thread(target=self._run, name=f"kavka-consumer-{number}", daemon=True)
@@ -67,8 +66,7 @@ class ConsumerThreads(Runner):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
             return False
-        if self._error is not None:
-            raise self._error
+        self._report()
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
