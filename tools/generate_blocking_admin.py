@@ -38,8 +38,8 @@ class Admin:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._aio = aio.Admin(config, **keywords)
-        self._io = IoThread("kavka-admin")
+        admin = self._aio = aio.Admin(config, **keywords)
+        self._io = IoThread("kavka-admin", lambda timeout: admin.close())
         self._io.run(self._aio.start())
 
     def close(self) -> None:
@@ -47,6 +47,12 @@ class Admin:
         if self._io.alive:
             self._io.run(self._aio.close())
             self._io.stop()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and io.alive:
+            warn_unclosed(self, io.name)
+            io.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +72,7 @@ OWN_IMPORTS = {
     "Self": "typing",
     "aio": "kavka.client.admin",
     "IoThread": "kavka.client.io_thread",
+    "warn_unclosed": "kavka.client.io_thread",
 }
 
 

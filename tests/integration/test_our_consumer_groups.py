@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 import uuid
@@ -538,3 +539,23 @@ def test_offsets_go_with_a_transaction(servers: str, make: Make, topic: str, gro
             else:
                 producer.abort_transaction()
                 assert consumer.committed([tp])[tp] is None
+
+
+def test_a_dropped_consumer_leaves_its_group_without_a_commit(
+    servers: str, topic: str, group: str, protocol: str
+) -> None:
+    fill(servers, topic, numbers(10))
+    settings = group_settings(protocol) | {"group_id": group, "auto_commit_interval_ms": 600_000}
+    consumer = Consumer(bootstrap_servers=servers, **settings)
+    consumer.subscribe([topic], listener=Heard())
+    read(consumer, 10)
+    with Admin(bootstrap_servers=servers) as admin:
+        assert len(admin.describe_consumer_groups([group])[group].members) == 1
+        with pytest.warns(ResourceWarning):
+            del consumer
+            gc.collect()
+        deadline = time.monotonic() + 60
+        while admin.describe_consumer_groups([group])[group].members:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not admin.list_consumer_group_offsets(group)

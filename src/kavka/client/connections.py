@@ -57,6 +57,11 @@ class Connections:
         )
         self._idle = config["connections.max.idle.ms"] / 1000
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that everything belongs to, once started."""
+        return self._loop
+
     def request_update(self) -> int:
         raise NotImplementedError
 

@@ -12,6 +12,8 @@ from kavka.client.admin.replicas import Replicas
 from kavka.client.admin.resets import Resets
 from kavka.client.admin.throttles import Throttles
 from kavka.client.admin_config import admin_config
+from kavka.client.dropped import close_on_loop
+from kavka.client.io_thread import warn_unclosed
 
 
 class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
@@ -26,6 +28,12 @@ class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         super().__init__(admin_config(config, keywords))
+
+    def __del__(self) -> None:
+        cluster = getattr(self, "cluster", None)
+        if cluster is not None and cluster.started and not cluster.closed:
+            warn_unclosed(self, cluster.client_id)
+            close_on_loop(cluster.loop, cluster.close)
 
     async def __aenter__(self) -> Self:
         await self.start()

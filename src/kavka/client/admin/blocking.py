@@ -41,7 +41,7 @@ from kavka.client.admin.types import (
     TransactionDescription,
     TransactionListing,
 )
-from kavka.client.io_thread import IoThread
+from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.types import OffsetAndMetadata, PreparedTransaction
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
@@ -58,8 +58,8 @@ class Admin:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._aio = aio.Admin(config, **keywords)
-        self._io = IoThread("kavka-admin")
+        admin = self._aio = aio.Admin(config, **keywords)
+        self._io = IoThread("kavka-admin", lambda timeout: admin.close())
         self._io.run(self._aio.start())
 
     def close(self) -> None:
@@ -67,6 +67,12 @@ class Admin:
         if self._io.alive:
             self._io.run(self._aio.close())
             self._io.stop()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and io.alive:
+            warn_unclosed(self, io.name)
+            io.abandon()
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,9 @@ from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
 from kavka.client.consumer.records import EMPTY, Records
 from kavka.client.consumer_config import consumer_config
+from kavka.client.dropped import close_on_loop
 from kavka.client.errors import ClientClosed, IllegalState
+from kavka.client.io_thread import warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from kavka.common.types import TopicPartition
@@ -41,22 +43,26 @@ class Consumer:
 
     Without `async with`: `await consumer.start()`, and `await consumer.close()` at the end. All that is said of the
     blocking `kavka.Consumer` holds, with `await`; listeners and callbacks may be coroutine functions. Two polls at a
-    time raise ConcurrentAccess, other calls may be made while one waits. A poll that is cancelled loses nothing.
+    time raise ConcurrentAccess, other calls may be made while one waits. A poll that is cancelled loses nothing. A
+    consumer that is dropped without `close` gives a ResourceWarning and leaves its group while its loop runs.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         settings = consumer_config(config, keywords)
-        self._core = ConsumerCore(settings, self._call_user, self._signal, self._on_room)
+        bell = self._bell = _Bell()
+        core = self._core = ConsumerCore(settings, _call_user, bell.ring, lambda: bell.on_room())
+        bell.on_room = core.fetcher.kick
         self._unread = self._core.unread
         self._limit: int = settings["max.poll.records"]
         self._started = False
         self._polling = False
         self._woken = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> Self:
         if not self._started:
             await self._core.start()
+            self._loop = asyncio.get_running_loop()
             self._started = True
         return self
 
@@ -67,11 +73,17 @@ class Consumer:
         if not self._started:
             self._core.closing = self._core.closed = True
             return
-        self._signal()
+        self._bell.ring()
         try:
             await self._core.close(timeout, leave_group)
         finally:
             self._unread.clear()
+
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)
+        if loop is not None and not self._core.closing:
+            warn_unclosed(self, self._core.config["client.id"])
+            close_on_loop(loop, self._core.abandon)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -283,7 +295,7 @@ class Consumer:
     def wakeup(self) -> None:
         """The poll that waits now, or the next one, raises Wakeup. On the consumer's loop."""
         self._woken = True
-        self._signal()
+        self._bell.ring()
 
     # --- inside
 
@@ -302,24 +314,31 @@ class Consumer:
         if self._core.buffer or self._core.attention or self._woken:
             return
         loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
+        waiter = self._bell.waiter = loop.create_future()
         timer = loop.call_later(seconds, _done, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiter = None
+            self._bell.waiter = None
 
-    def _signal(self) -> None:
-        if self._waiter is not None:
-            _done(self._waiter)
 
-    def _on_room(self) -> None:
-        self._core.fetcher.kick()
+class _Bell:
+    """Wakes a poll that waits. The core refers to this, and not to the consumer: a consumer that the program drops can
+    be collected."""
 
-    async def _call_user(self, function: Callable[..., Any], *args: Any) -> Any:
-        result = function(*args)
-        return await result if inspect.isawaitable(result) else result
+    def __init__(self) -> None:
+        self.waiter: asyncio.Future[None] | None = None
+        self.on_room: Callable[[], object] = lambda: None
+
+    def ring(self) -> None:
+        if self.waiter is not None:
+            _done(self.waiter)
+
+
+async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
+    result = function(*args)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _done(waiter: asyncio.Future[None]) -> None:

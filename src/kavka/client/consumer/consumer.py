@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,10 +17,11 @@ from kavka.client.consumer.arguments import OnPartitions, make_listener, many_pa
 from kavka.client.consumer.commits import CommitCallback
 from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
+from kavka.client.consumer.mailbox import Call, Mailbox
 from kavka.client.consumer.records import EMPTY, Records
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import ClientClosed
-from kavka.client.io_thread import IoThread
+from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from kavka.common.types import TopicPartition
@@ -48,7 +49,8 @@ class Consumer:
     it (listeners, callbacks, interceptors, deserializers) is called in the program's thread, inside its calls.
 
     When an exception leaves the `with` block, automatic commits leave out what the program was handling: the record
-    that the iteration returned last, or those of the last poll. `close` commits them, as Java's does.
+    that the iteration returned last, or those of the last poll. `close` commits them, as Java's does. A consumer that
+    is dropped without `close` gives a ResourceWarning and leaves its group in the background, without a commit.
 
     Times are in seconds; a call that may wait takes `default.api.timeout.ms` where no timeout is given, and raises
     KafkaTimeout after it. Partitions are TopicPartition or (topic, number). Settings: `consumer_config.py`.
@@ -56,17 +58,17 @@ class Consumer:
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         settings = consumer_config(config, keywords)
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._waiting = False
+        mailbox = self._mailbox = Mailbox()
         self._woken = False
         self._mutex = threading.Lock()
         self._user = 0
         self._depth = 0
-        self._core = ConsumerCore(settings, self._call_user, self._signal, self._on_room)
+        core = self._core = ConsumerCore(settings, mailbox.call_user, mailbox.signal, lambda: mailbox.on_room())
         self._unread = self._core.unread
         self._limit: int = settings["max.poll.records"]
         name = settings["client.id"] or "consumer"
-        self._io = IoThread(f"kavka-{name}")
+        io = self._io = IoThread(f"kavka-{name}", partial(mailbox.abandon, core))
+        mailbox.on_room = partial(io.call_soon, core.fetcher.kick)
         try:
             self._io.run(self._core.start())
         except BaseException:
@@ -330,7 +332,7 @@ class Consumer:
     def wakeup(self) -> None:
         """From any thread: the call that waits now, or the next one that would, raises Wakeup."""
         self._woken = True
-        self._inbox.put(None)
+        self._mailbox.inbox.put(None)
 
     def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
         """Commit (where that is automatic), leave the group, end. A static member stays in the group until its session
@@ -347,6 +349,12 @@ class Consumer:
             finally:
                 self._unread.clear()
                 self._io.stop()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and io.alive and not self._core.closing:
+            warn_unclosed(self, io.name)
+            io.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -395,10 +403,10 @@ class Consumer:
         except BaseException:
             work.close()
             raise
-        future.add_done_callback(self._inbox.put)
+        future.add_done_callback(self._mailbox.inbox.put)
         try:
             while True:
-                item = self._inbox.get()
+                item = self._mailbox.inbox.get()
                 if item is future:
                     break
                 self._handle(item)
@@ -420,16 +428,16 @@ class Consumer:
 
     def _wait(self, seconds: float) -> None:
         """Until the loop has something, or the time is up."""
-        self._waiting = True
+        self._mailbox.is_waiting = True
         if self._core.buffer or self._core.attention or self._woken:
-            self._waiting = False
+            self._mailbox.is_waiting = False
             return
         try:
-            item = self._inbox.get(timeout=seconds)
+            item = self._mailbox.inbox.get(timeout=seconds)
         except queue.Empty:
             return
         finally:
-            self._waiting = False
+            self._mailbox.is_waiting = False
         self._handle(item)
 
     def _check_woken(self) -> None:
@@ -438,7 +446,7 @@ class Consumer:
             raise Wakeup("wakeup was called")
 
     def _handle(self, item: Any) -> None:
-        if isinstance(item, _Call):
+        if isinstance(item, Call):
             item.run()
 
     def _give_back(self) -> None:
@@ -447,23 +455,6 @@ class Consumer:
             if tp in self._core.subscriptions.partitions:
                 self._on_loop(self._core.seek, tp, offset)
         self._unread.clear()
-
-    # These are called on the loop.
-
-    def _signal(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._inbox.put(None)
-
-    async def _call_user(self, function: Callable[..., Any], *args: Any) -> Any:
-        call = _Call(function, args, asyncio.get_running_loop())
-        self._inbox.put(call)
-        return await call.outcome
-
-    # And this by who takes records.
-
-    def _on_room(self) -> None:
-        self._io.call_soon(self._core.fetcher.kick)
 
 
 class _Use:
@@ -477,34 +468,3 @@ class _Use:
 
     def __exit__(self, *_: object) -> None:
         self._consumer._unused()
-
-
-class _Call:
-    """A function of the program's, to be called in its thread; the outcome goes back to the loop."""
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop) -> None:
-        self._function = function
-        self._args = args
-        self._loop = loop
-        self.outcome: asyncio.Future[Any] = loop.create_future()
-
-    def run(self) -> None:
-        try:
-            result = self._function(*self._args)
-        except BaseException as error:
-            self._loop.call_soon_threadsafe(_set, self.outcome, None, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            self._loop.call_soon_threadsafe(_set, self.outcome, result, None)
-
-
-def _set(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if outcome.done():
-        return
-    if error is None:
-        outcome.set_result(result)
-    elif isinstance(error, (StopIteration, asyncio.CancelledError, concurrent.futures.CancelledError)):
-        outcome.set_exception(RuntimeError(f"a function of the program's raised {error!r}"))
-    else:
-        outcome.set_exception(error)

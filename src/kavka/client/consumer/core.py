@@ -50,6 +50,8 @@ CallUser = Callable[..., Awaitable[Any]]
 
 # An errand that needs no network is done within this time, even in a poll that may not wait at all.
 _SHORT = 0.02
+# Seconds to leave the group for a consumer that the program dropped.
+_ABANDONED = 5.0
 _HOPELESS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
 
@@ -144,6 +146,12 @@ class ConsumerCore:
                 if callable(close):
                     close()
         self._raise_failure(ignore=(KafkaError,))
+
+    async def abandon(self, timeout: float | None = None) -> None:
+        """The program dropped the consumer: leave the group. Whether it has handled what it polled is not known, so
+        nothing is committed."""
+        self.auto_commit = False
+        await self.close(_ABANDONED if timeout is None else timeout)
 
     async def _in_time(self, work: Awaitable[T], deadline: float) -> T | None:
         try:
