@@ -434,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None and exc is not None:
-            self._error = Disconnected(f"the connection to {self.name} broke: {exc}")
+            self._error = Disconnected(f"the connection to {self.name} broke{self._when()}: {exc}")
         self._fail_all(None)
         self._transport = None
 
@@ -447,9 +447,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- the end of requests without an answer
 
     def _disconnected(self) -> BaseException:
-        if self._error is None and not self.broker_versions:
-            return Disconnected(f"{self.name} closed the connection before the first response: is it a TLS port?")
-        return self._error or Disconnected(f"{self.name} closed the connection")
+        return self._error or Disconnected(f"{self.name} closed the connection{self._when()}")
+
+    def _when(self) -> str:
+        """A hint for a connection that ends: TLS servers reject a plain request by closing it."""
+        return "" if self.broker_versions else " before the first response (is it a TLS port?)"
 
     def _fail_all(self, error: BaseException | None) -> None:
         first = not self.closed

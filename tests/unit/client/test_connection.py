@@ -385,12 +385,13 @@ def test_a_response_beyond_its_first_memory_is_received_whole(chunk: int, monkey
     asyncio.run(work())
 
 
-def test_a_peer_that_closes_before_its_first_response_may_be_a_tls_port() -> None:
+@pytest.mark.parametrize("error", [None, ConnectionResetError(104, "Connection reset by peer")])
+def test_a_peer_that_closes_before_its_first_response_may_be_a_tls_port(error: Exception | None) -> None:
     async def work() -> None:
         connection, _ = connected()
         negotiation = asyncio.ensure_future(connection._negotiate(60))
         await asyncio.sleep(0)
-        connection.connection_lost(None)
+        connection.connection_lost(error)
         with pytest.raises(Disconnected, match="is it a TLS port"):
             await negotiation
 
