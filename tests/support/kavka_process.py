@@ -41,10 +41,13 @@ class KavkaProcess(BrokerProcess):
         if start:
             self.start()
 
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)]
+
     def launch(self) -> None:
         self._began = time.monotonic()
         self._process = ManagedProcess(
-            [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)],
+            self.command(),
             log=self.folder / "kavka.out",
             cwd=self.folder,
             env=self.environment,

@@ -128,6 +128,8 @@ class DecoderWriter:
         """n is the number of tagged fields."""
         code = self.code
         tag, stop = code.name("tag"), code.name("stop")
+        if self.message.kind == "request":
+            code.add(f"{self.uses.helper('take_elements')}(n)")
         with code.block("for _ in range(n):"):
             code.add(f"{tag}, {stop}, pos = {self.uses.helper('read_tag')}(buf, pos)")
             word = "if"
@@ -281,6 +283,9 @@ class FlatDecoderWriter(DecoderWriter):
         needed = "n" if size == 1 else f"{size} * n"
         with code.block(f"if {needed} > size - pos:"):
             code.add(f"raise {self.uses.helper('truncated')}({quoted(f.name)}, {needed}, size - pos)")
+        if self.message.kind == "request":
+            with code.block("if n > 1:"):
+                code.add(f"{self.uses.helper('take_elements')}(n)")
         if f.type in FIXED:
             code.add(f"{target} = {self.uses.helper('unpack_numbers')}({quoted(self.number_format(f))}, buf, pos, n)")
             code.add(f"pos += {needed}")

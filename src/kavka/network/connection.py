@@ -30,10 +30,12 @@ from kavka.api import api_versions, registry
 from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.network import large_request
+from kavka.network.large_request import ELEMENTS_ON_LOOP, AnswerFailed
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
-from kavka.protocol.primitives import ProtocolError
+from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded
 
 if TYPE_CHECKING:
     from kavka.network.server import Server
@@ -62,11 +64,9 @@ MIN_GROWTH = 64 * 1024
 LINGER_S = 30.0
 # A client sends the same header again and again: it is decoded once, unless it is longer than this.
 REMEMBERED_HEADER = 256
+# Tagged fields of a request's header: the protocol defines none so far.
+MAX_HEADER_TAGS = 100
 ANONYMOUS = "User:ANONYMOUS"
-
-
-class AnswerFailed(Exception):
-    """An answer that cannot be encoded: a fault of ours, and the line of answers ends with it."""
 
 
 class Exchange:
@@ -252,14 +252,24 @@ class Connection:
             client_id = self._client_id
             position = 8 + len(known)
         else:
-            header, position = RequestHeader.decode(data, 0)
+            header, position = decode_bounded(MAX_HEADER_TAGS, RequestHeader.decode, data, 0)
             client_id = header.client_id
             if version >= api.flexible_from and position <= REMEMBERED_HEADER:
                 self._client, self._client_id = bytes(data[8:position]), client_id
-        request, position = api.request_class.decode(data, position, version)
         context = RequestContext(
             self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
         )
+        try:
+            if len(data) <= ELEMENTS_ON_LOOP:
+                request, _ = api.request_class.decode(data, position, version)
+            else:
+                request, _ = decode_bounded(ELEMENTS_ON_LOOP, api.request_class.decode, data, position, version)
+        except TooManyElements:
+            if data.obj is self._server.receive_buffer.obj:
+                data = memoryview(bytearray(data))
+            result = large_request.serve(self._server, api, context, data, position, self._error_answer)
+            self._add_exchange(Exchange(api, version, correlation_id, started), None, result)
+            return
         try:
             result = api.handle(context, request)
         except ConnectionMustClose:
@@ -268,8 +278,11 @@ class Connection:
             result = self._error_answer(api, request, version, error)
         if result is None:
             self._server.count(api, perf_counter() - started)
-            return
-        exchange = Exchange(api, version, correlation_id, started)
+        else:
+            self._add_exchange(Exchange(api, version, correlation_id, started), request, result)
+
+    def _add_exchange(self, exchange: Exchange, request: Any, result: Any) -> None:
+        """Give the response, or the future or coroutine of it, its place behind the responses before it."""
         self._unanswered.append(exchange)
         if isinstance(result, asyncio.Future):
             self._wait_for(exchange, request, result, mutes=False)
@@ -303,18 +316,24 @@ class Connection:
                 # Nobody will answer it any more, and so nothing after it either.
                 self.close()
                 return
+            if mutes:
+                self._muted = False
             error = done.exception()
+            ends = isinstance(error, (ProtocolError, ConnectionMustClose, AnswerFailed))
             if error is None:
                 exchange.response = done.result()
-            else:
+            elif not ends:
                 exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
             if self.closed:
                 # What a coroutine staged at last has to be written all the same.
                 self._server.write_staged()
                 return
+            if exchange.response is None:
+                self._unanswered.remove(exchange)
+                self._server.count(exchange.api, perf_counter() - exchange.started)
+            if error is not None and ends:
+                raise error
             exchange.done = True
-            if mutes:
-                self._muted = False
             self.last_active = self._loop.time()
             self._finish_turn()
             self._take_carried()

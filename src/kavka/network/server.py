@@ -34,6 +34,8 @@ class Server:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.max_request_bytes: int = settings.socket_request_max_bytes
         self.large_frame_bytes = 0
+        # Decoding a large request takes memory and a worker: one at a time.
+        self.large_requests = asyncio.Lock()
         self._waiting_for_bytes: dict[Connection, None] = {}
         self.write_staged = services.replica_manager.write_staged
         self.connections: set[Connection] = set()

@@ -4,6 +4,9 @@ The generated codecs (protocol/messages) do the common cases in line and come he
 more than one byte, unknown tagged fields, errors. Whatever bytes a decoder is given, it returns or raises
 `ProtocolError`, and it never allocates more than a fixed multiple of the bytes that are there: every length and
 every count is held against the remaining bytes before anything is made of it.
+
+An element takes a few bytes on the wire and some hundred in memory. `decode_bounded` therefore counts the elements of
+all arrays and all tagged fields of a message while it is decoded, and stops at a limit.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as StructError
+from threading import local
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeVar
 from uuid import UUID, SafeUUID
 
@@ -29,6 +33,10 @@ UVARINTS = tuple(bytes((n,)) for n in range(128))
 
 class ProtocolError(ValueError):
     """Bytes that are not what the schema says, or a value that the wanted version cannot carry."""
+
+
+class TooManyElements(ProtocolError):
+    """A message with more elements than its reader decodes."""
 
 
 class Message:
@@ -151,6 +159,44 @@ def bad_tag(field: str) -> ProtocolError:
 
 def not_in_version(field: str) -> ProtocolError:
     return ProtocolError(f"{field} is set, but not part of this version")
+
+
+# --- the elements of a message
+
+UNLIMITED = 1 << 62
+EXHAUSTED = -1
+_R = TypeVar("_R")
+
+
+class _ElementBudget(local):
+    """What may still be decoded in this thread. A thread that sets no limit has none."""
+
+    left = UNLIMITED
+
+
+_budget = _ElementBudget()
+
+
+def take_elements(count: int) -> None:
+    """Counts the elements of an array, or tagged fields. An array of one element is not counted; what is in it is."""
+    left = _budget.left - count
+    if left < 0:
+        _budget.left = EXHAUSTED
+        raise ProtocolError("too many elements")
+    _budget.left = left
+
+
+def decode_bounded(max_elements: int, decode: Callable[..., _R], *args: Any) -> _R:
+    """What `decode` returns. TooManyElements where the message has more than `max_elements` elements."""
+    _budget.left = max_elements
+    try:
+        return decode(*args)
+    except ProtocolError:
+        if _budget.left == EXHAUSTED:
+            raise TooManyElements(f"a message of more than {max_elements} elements") from None
+        raise
+    finally:
+        _budget.left = UNLIMITED
 
 
 # --- varints
@@ -341,6 +387,8 @@ def _count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
     pos += 4
     if smallest * count > len(buf) - pos:
         raise truncated("an array", smallest * count, len(buf) - pos)
+    if count > 1:
+        take_elements(count)
     return count, pos
 
 
@@ -352,6 +400,8 @@ def _compact_count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
     count -= 1
     if smallest * count > len(buf) - pos:
         raise truncated("an array", smallest * count, len(buf) - pos)
+    if count > 1:
+        take_elements(count)
     return count, pos
 
 
@@ -481,6 +531,7 @@ def skip_tags(buf: Buffer, pos: int) -> int:
     if count == 0:
         return pos + 1
     count, pos = read_uvarint(buf, pos)
+    take_elements(count)
     for _ in range(count):
         _tag, pos, _start = read_tag(buf, pos)
     return pos

@@ -32,6 +32,7 @@ from kavka.protocol.primitives import (
     shared_default,
     skip_tags,
     tagged_field,
+    take_elements,
     to_uuid,
     truncated,
     unpack_numbers,
@@ -404,6 +405,8 @@ def decode_fetch_request_v0(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -423,6 +426,8 @@ def decode_fetch_request_v0(buf, pos):
                 raise null_field("partitions")
             if 16 * n > size - pos:
                 raise truncated("partitions", 16 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -461,6 +466,8 @@ def decode_fetch_request_v3(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -480,6 +487,8 @@ def decode_fetch_request_v3(buf, pos):
                 raise null_field("partitions")
             if 16 * n > size - pos:
                 raise truncated("partitions", 16 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -524,6 +533,8 @@ def decode_fetch_request_v4(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -543,6 +554,8 @@ def decode_fetch_request_v4(buf, pos):
                 raise null_field("partitions")
             if 16 * n > size - pos:
                 raise truncated("partitions", 16 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -587,6 +600,8 @@ def decode_fetch_request_v5(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -606,6 +621,8 @@ def decode_fetch_request_v5(buf, pos):
                 raise null_field("partitions")
             if 24 * n > size - pos:
                 raise truncated("partitions", 24 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -649,6 +666,8 @@ def decode_fetch_request_v7(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -668,6 +687,8 @@ def decode_fetch_request_v7(buf, pos):
                 raise null_field("partitions")
             if 24 * n > size - pos:
                 raise truncated("partitions", 24 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -690,6 +711,8 @@ def decode_fetch_request_v7(buf, pos):
             raise null_field("forgotten_topics_data")
         if 6 * n > size - pos:
             raise truncated("forgotten_topics_data", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -709,6 +732,8 @@ def decode_fetch_request_v7(buf, pos):
                 raise null_field("partitions")
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             forgotten_topics_data.append(forgotten_topic)
@@ -739,6 +764,8 @@ def decode_fetch_request_v9(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -758,6 +785,8 @@ def decode_fetch_request_v9(buf, pos):
                 raise null_field("partitions")
             if 28 * n > size - pos:
                 raise truncated("partitions", 28 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -780,6 +809,8 @@ def decode_fetch_request_v9(buf, pos):
             raise null_field("forgotten_topics_data")
         if 6 * n > size - pos:
             raise truncated("forgotten_topics_data", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -799,6 +830,8 @@ def decode_fetch_request_v9(buf, pos):
                 raise null_field("partitions")
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             forgotten_topics_data.append(forgotten_topic)
@@ -828,6 +861,8 @@ def decode_fetch_request_v11(buf, pos):
             raise null_field("topics")
         if 6 * n > size - pos:
             raise truncated("topics", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -847,6 +882,8 @@ def decode_fetch_request_v11(buf, pos):
                 raise null_field("partitions")
             if 28 * n > size - pos:
                 raise truncated("partitions", 28 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -869,6 +906,8 @@ def decode_fetch_request_v11(buf, pos):
             raise null_field("forgotten_topics_data")
         if 6 * n > size - pos:
             raise truncated("forgotten_topics_data", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -888,6 +927,8 @@ def decode_fetch_request_v11(buf, pos):
                 raise null_field("partitions")
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             forgotten_topics_data.append(forgotten_topic)
@@ -929,6 +970,8 @@ def decode_fetch_request_v12(buf, pos):
         n -= 1
         if 3 * n > size - pos:
             raise truncated("topics", 3 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -953,6 +996,8 @@ def decode_fetch_request_v12(buf, pos):
             n -= 1
             if 33 * n > size - pos:
                 raise truncated("partitions", 33 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -985,6 +1030,8 @@ def decode_fetch_request_v12(buf, pos):
         n -= 1
         if 3 * n > size - pos:
             raise truncated("forgotten_topics_data", 3 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -1009,6 +1056,8 @@ def decode_fetch_request_v12(buf, pos):
             n -= 1
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             n = buf[pos]
@@ -1032,6 +1081,7 @@ def decode_fetch_request_v12(buf, pos):
         if n:
             if n > 127:
                 n, pos = long_uvarint(buf, pos, n)
+            take_elements(n)
             for _ in range(n):
                 tag, stop, pos = read_tag(buf, pos)
                 if tag == 0:
@@ -1080,6 +1130,8 @@ def decode_fetch_request_v13(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("topics", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -1094,6 +1146,8 @@ def decode_fetch_request_v13(buf, pos):
             n -= 1
             if 33 * n > size - pos:
                 raise truncated("partitions", 33 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -1126,6 +1180,8 @@ def decode_fetch_request_v13(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("forgotten_topics_data", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -1140,6 +1196,8 @@ def decode_fetch_request_v13(buf, pos):
             n -= 1
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             n = buf[pos]
@@ -1163,6 +1221,7 @@ def decode_fetch_request_v13(buf, pos):
         if n:
             if n > 127:
                 n, pos = long_uvarint(buf, pos, n)
+            take_elements(n)
             for _ in range(n):
                 tag, stop, pos = read_tag(buf, pos)
                 if tag == 0:
@@ -1211,6 +1270,8 @@ def decode_fetch_request_v15(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("topics", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -1225,6 +1286,8 @@ def decode_fetch_request_v15(buf, pos):
             n -= 1
             if 33 * n > size - pos:
                 raise truncated("partitions", 33 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -1257,6 +1320,8 @@ def decode_fetch_request_v15(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("forgotten_topics_data", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -1271,6 +1336,8 @@ def decode_fetch_request_v15(buf, pos):
             n -= 1
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             n = buf[pos]
@@ -1294,6 +1361,7 @@ def decode_fetch_request_v15(buf, pos):
         if n:
             if n > 127:
                 n, pos = long_uvarint(buf, pos, n)
+            take_elements(n)
             for _ in range(n):
                 tag, stop, pos = read_tag(buf, pos)
                 if tag == 0:
@@ -1351,6 +1419,8 @@ def decode_fetch_request_v17(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("topics", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -1365,6 +1435,8 @@ def decode_fetch_request_v17(buf, pos):
             n -= 1
             if 33 * n > size - pos:
                 raise truncated("partitions", 33 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -1383,6 +1455,7 @@ def decode_fetch_request_v17(buf, pos):
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(buf, pos, n)
+                    take_elements(n)
                     for _ in range(n):
                         tag, stop, pos = read_tag(buf, pos)
                         if tag == 0:
@@ -1408,6 +1481,8 @@ def decode_fetch_request_v17(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("forgotten_topics_data", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -1422,6 +1497,8 @@ def decode_fetch_request_v17(buf, pos):
             n -= 1
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             n = buf[pos]
@@ -1445,6 +1522,7 @@ def decode_fetch_request_v17(buf, pos):
         if n:
             if n > 127:
                 n, pos = long_uvarint(buf, pos, n)
+            take_elements(n)
             for _ in range(n):
                 tag_2, stop_2, pos = read_tag(buf, pos)
                 if tag_2 == 0:
@@ -1502,6 +1580,8 @@ def decode_fetch_request_v18(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("topics", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topics = message.topics = []
         for _ in range(n):
             fetch_topic = new(FetchTopic)
@@ -1516,6 +1596,8 @@ def decode_fetch_request_v18(buf, pos):
             n -= 1
             if 33 * n > size - pos:
                 raise truncated("partitions", 33 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partitions = fetch_topic.partitions = []
             for _ in range(n):
                 fetch_partition = new(FetchPartition)
@@ -1534,6 +1616,7 @@ def decode_fetch_request_v18(buf, pos):
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(buf, pos, n)
+                    take_elements(n)
                     for _ in range(n):
                         tag, stop, pos = read_tag(buf, pos)
                         if tag == 0:
@@ -1564,6 +1647,8 @@ def decode_fetch_request_v18(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("forgotten_topics_data", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         forgotten_topics_data = message.forgotten_topics_data = []
         for _ in range(n):
             forgotten_topic = new(ForgottenTopic)
@@ -1578,6 +1663,8 @@ def decode_fetch_request_v18(buf, pos):
             n -= 1
             if 4 * n > size - pos:
                 raise truncated("partitions", 4 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             forgotten_topic.partitions = unpack_numbers("i", buf, pos, n)
             pos += 4 * n
             n = buf[pos]
@@ -1601,6 +1688,7 @@ def decode_fetch_request_v18(buf, pos):
         if n:
             if n > 127:
                 n, pos = long_uvarint(buf, pos, n)
+            take_elements(n)
             for _ in range(n):
                 tag_2, stop_2, pos = read_tag(buf, pos)
                 if tag_2 == 0:

@@ -30,6 +30,7 @@ from kavka.protocol.primitives import (
     shared_default,
     skip_tags,
     tagged_field,
+    take_elements,
     to_uuid,
     truncated,
     uvarint,
@@ -241,6 +242,8 @@ def decode_produce_request_v0(buf, pos):
             raise null_field("topic_data")
         if 6 * n > size - pos:
             raise truncated("topic_data", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topic_data = message.topic_data = []
         for _ in range(n):
             topic_produce_data = new(TopicProduceData)
@@ -260,6 +263,8 @@ def decode_produce_request_v0(buf, pos):
                 raise null_field("partition_data")
             if 8 * n > size - pos:
                 raise truncated("partition_data", 8 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partition_data = topic_produce_data.partition_data = []
             for _ in range(n):
                 partition_produce_data = new(PartitionProduceData)
@@ -302,6 +307,8 @@ def decode_produce_request_v3(buf, pos):
             raise null_field("topic_data")
         if 6 * n > size - pos:
             raise truncated("topic_data", 6 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topic_data = message.topic_data = []
         for _ in range(n):
             topic_produce_data = new(TopicProduceData)
@@ -321,6 +328,8 @@ def decode_produce_request_v3(buf, pos):
                 raise null_field("partition_data")
             if 8 * n > size - pos:
                 raise truncated("partition_data", 8 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partition_data = topic_produce_data.partition_data = []
             for _ in range(n):
                 partition_produce_data = new(PartitionProduceData)
@@ -368,6 +377,8 @@ def decode_produce_request_v9(buf, pos):
         n -= 1
         if 3 * n > size - pos:
             raise truncated("topic_data", 3 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topic_data = message.topic_data = []
         for _ in range(n):
             topic_produce_data = new(TopicProduceData)
@@ -392,6 +403,8 @@ def decode_produce_request_v9(buf, pos):
             n -= 1
             if 6 * n > size - pos:
                 raise truncated("partition_data", 6 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partition_data = topic_produce_data.partition_data = []
             for _ in range(n):
                 partition_produce_data = new(PartitionProduceData)
@@ -453,6 +466,8 @@ def decode_produce_request_v13(buf, pos):
         n -= 1
         if 18 * n > size - pos:
             raise truncated("topic_data", 18 * n, size - pos)
+        if n > 1:
+            take_elements(n)
         topic_data = message.topic_data = []
         for _ in range(n):
             topic_produce_data = new(TopicProduceData)
@@ -467,6 +482,8 @@ def decode_produce_request_v13(buf, pos):
             n -= 1
             if 6 * n > size - pos:
                 raise truncated("partition_data", 6 * n, size - pos)
+            if n > 1:
+                take_elements(n)
             partition_data = topic_produce_data.partition_data = []
             for _ in range(n):
                 partition_produce_data = new(PartitionProduceData)

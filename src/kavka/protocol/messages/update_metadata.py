@@ -40,6 +40,7 @@ from kavka.protocol.primitives import (
     read_uvarint,
     skip_tags,
     tagged_field,
+    take_elements,
     to_uuid,
 )
 
@@ -540,6 +541,7 @@ def decode_update_metadata_request_v8(buf, pos):
         message.topic_states, pos = read_compact_array(buf, pos, 19, decode_update_metadata_topic_state_v7)
         message.live_brokers, pos = read_compact_array(buf, pos, 7, decode_update_metadata_broker_v6)
         n, pos = read_uvarint(buf, pos)
+        take_elements(n)
         for _ in range(n):
             tag, stop, pos = read_tag(buf, pos)
             if tag == 0:

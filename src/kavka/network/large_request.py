@@ -1,0 +1,134 @@
+"""Requests of many elements: decoded, and their responses encoded, in a worker thread.
+
+Every array element and tagged field of a request costs a microsecond or more to decode, and some hundred bytes. Up to
+`ELEMENTS_ON_LOOP` of them are decoded on the loop. A request with more is decoded again in a worker, up to
+`MAX_ELEMENTS`; with more than that it is refused as malformed, which closes its connection. The handler itself runs on
+the loop, as every handler does, where possible for a part of the elements at a time. The connection reads no further
+request before the response is encoded.
+
+The figures are in docs/decisions/0007-limits-of-decoding.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kavka.api import registry
+from kavka.api.context import RequestContext
+from kavka.api.produce import ConnectionMustClose
+from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.primitives import decode_bounded
+
+if TYPE_CHECKING:
+    from kavka.network.server import Server
+
+ELEMENTS_ON_LOOP = 8192
+MAX_ELEMENTS = 100_000
+# A controller names all partitions of a broker in one request.
+MAX_ELEMENTS_BETWEEN_BROKERS = 2_000_000
+
+# Requests whose elements are independent of each other, with the fields of their elements and of the results.
+# They are handled in parts, so that the loop serves others in between.
+DIVISIBLE: dict[int, tuple[str, str]] = {
+    int(ApiKey.LIST_OFFSETS): ("topics", "topics"),
+    int(ApiKey.METADATA): ("topics", "topics"),
+    int(ApiKey.OFFSET_FETCH): ("groups", "groups"),
+    int(ApiKey.FIND_COORDINATOR): ("coordinator_keys", "coordinators"),
+    int(ApiKey.DESCRIBE_GROUPS): ("groups", "groups"),
+    int(ApiKey.DELETE_GROUPS): ("groups_names", "results"),
+    int(ApiKey.OFFSET_FOR_LEADER_EPOCH): ("topics", "topics"),
+    int(ApiKey.DESCRIBE_CONFIGS): ("resources", "results"),
+    int(ApiKey.DESCRIBE_PRODUCERS): ("topics", "topics"),
+    int(ApiKey.DESCRIBE_TRANSACTIONS): ("transactional_ids", "transaction_states"),
+    int(ApiKey.CONSUMER_GROUP_DESCRIBE): ("group_ids", "groups"),
+}
+PART = 1000
+
+ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
+
+
+class AnswerFailed(Exception):
+    """A response that cannot be encoded: a fault of the broker. Its connection is closed."""
+
+
+class EncodedResponse:
+    """Stands for a response whose bytes exist already."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: list[Any]) -> None:
+        self._pieces = pieces
+
+    def encode(self, out: list[Any], version: int) -> None:
+        out.extend(self._pieces)
+
+
+async def serve(
+    server: Server, api: registry.Api, context: RequestContext, data: memoryview, position: int, failed: ErrorResponse
+) -> EncodedResponse | None:
+    """The response to the request whose body starts at `position`; None where it gets none (Produce with acks=0).
+
+    `data` belongs to this request alone. ProtocolError, ConnectionMustClose and AnswerFailed end the connection.
+    """
+    version = context.version
+    run = server.services.run_in_worker
+    limit = MAX_ELEMENTS_BETWEEN_BROKERS if api.key in registry.BETWEEN_BROKERS else MAX_ELEMENTS
+    async with server.large_requests:
+        request, _ = await run(decode_bounded, limit, api.request_class.decode, data, position, version)
+    fields = DIVISIBLE.get(api.key)
+    if fields is None or len(getattr(request, fields[0], None) or ()) <= PART:
+        response = await _handle(server, api, context, request, failed)
+    else:
+        response = await _handle_in_parts(server, api, context, request, failed, *fields)
+    if response is None:
+        return None
+    pieces: list[Any] = []
+    async with server.large_requests:
+        try:
+            await run(response.encode, pieces, version)
+        except Exception as error:
+            raise AnswerFailed(f"{api.name} v{version} cannot be answered") from error
+    return EncodedResponse(pieces)
+
+
+async def _handle(
+    server: Server, api: registry.Api, context: RequestContext, request: Any, failed: ErrorResponse
+) -> Any:
+    server.write_staged()
+    try:
+        result = api.handle(context, request)
+        # A response is encoded when the appends that it acknowledges are written.
+        server.write_staged()
+        if isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
+            result = await result
+            server.write_staged()
+        return result
+    except ConnectionMustClose:
+        raise
+    except Exception as error:
+        return failed(api, request, context.version, error)
+
+
+async def _handle_in_parts(
+    server: Server,
+    api: registry.Api,
+    context: RequestContext,
+    request: Any,
+    failed: ErrorResponse,
+    elements: str,
+    results: str,
+) -> Any:
+    """As `_handle`, for `PART` elements of the request in each turn of the loop. All results go into one response."""
+    everything = getattr(request, elements)
+    response: Any = None
+    for start in range(0, len(everything), PART):
+        setattr(request, elements, everything[start : start + PART])
+        part = await _handle(server, api, context, request, failed)
+        if response is None:
+            response = part
+        else:
+            getattr(response, results).extend(getattr(part, results))
+        await asyncio.sleep(0)
+    return response

@@ -1,0 +1,75 @@
+"""A broker whose event loop and memory are measured while a test sends it something.
+
+with WatchedBroker(folder) as broker:
+    with broker.measured() as cost:
+        ...                              # requests, and a wait for their responses
+    assert cost.turn_s <= 0.05           # the most CPU time that one turn of the loop has taken
+    assert cost.memory_bytes <= 200 << 20
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.kavka_process import KavkaProcess
+from tests.support.processes import wait_until
+from tests.support.watched_server import COST, GAUGE
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_TURN_S = 0.05
+MAX_GROWTH_BYTES = 200 << 20
+
+
+@dataclass
+class Cost:
+    """CPU time of the longest turn of the loop, CPU time of the whole process, and growth of its memory at the peak."""
+
+    turn_s: float = 0.0
+    process_s: float = 0.0
+    memory_bytes: int = 0
+
+    def within_bounds(self) -> bool:
+        return self.turn_s <= MAX_TURN_S and self.memory_bytes <= MAX_GROWTH_BYTES
+
+
+class WatchedBroker(KavkaProcess):
+    def __init__(self, folder: Path, *, overrides: Mapping[str, object] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._gauge_file = folder / "turn.gauge"
+        self._gauge_file.write_bytes(GAUGE.pack(0.0, 0.0))
+        with self._gauge_file.open("r+b") as file:
+            self._gauge = mmap.mmap(file.fileno(), GAUGE.size)
+        super().__init__(folder, overrides=overrides)
+
+    def command(self) -> list[str]:
+        # `-m` finds the module in the folder that the process starts in, which is not the repository's.
+        start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.watched_server import main; main()"
+        return [sys.executable, "-c", start, str(self._gauge_file), str(self.config)]
+
+    @contextmanager
+    def measured(self) -> Iterator[Cost]:
+        cost = Cost()
+        self._wait_for_turns()
+        COST.pack_into(self._gauge, 0, 0.0)
+        # Sets the peak (VmHWM) back to what is resident now.
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        memory, cpu = self.process.rss_bytes(), self.process.cpu_seconds()
+        yield cost
+        self._wait_for_turns()
+        cost.turn_s = GAUGE.unpack_from(self._gauge)[0]
+        cost.process_s = self.process.cpu_seconds() - cpu
+        cost.memory_bytes = self.process.peak_rss_bytes() - memory
+
+    def _wait_for_turns(self) -> None:
+        """A response leaves within the turn that is to be measured: wait until that one is over."""
+        calls = GAUGE.unpack_from(self._gauge)[1]
+        wait_until(lambda: bool(GAUGE.unpack_from(self._gauge)[1] >= calls + 2), timeout=120, what="turns of the loop")
+
+    def close(self) -> None:
+        super().close()
+        self._gauge.close()

@@ -1,0 +1,133 @@
+"""Requests of many elements: limits of decoding, order of responses, handling in parts."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kavka.api import registry
+from kavka.network import large_request
+from kavka.network.large_request import DIVISIBLE, ELEMENTS_ON_LOOP, MAX_ELEMENTS
+from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded, read_array, read_string, skip_tags
+from tests.unit.network.harness import EchoApi, Text, World, frame, in_world
+
+
+def elements(buffer: memoryview, position: int) -> tuple[list[Any], int]:
+    return read_array(buffer, position, 2, read_string)
+
+
+class Elements(Text):
+    """An array of strings; the response says how many there were."""
+
+    @classmethod
+    def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Text, int]:
+        items, position = elements(buffer, position)
+        return cls(b"%d" % len(items)), position
+
+
+class CountingApi(EchoApi):
+    request_class = Elements
+
+
+def strings(count: int) -> bytes:
+    return count.to_bytes(4, "big") + b"\0\0" * count
+
+
+def counting(world: World) -> None:
+    async def run_in_worker(function: Any, *args: Any) -> Any:
+        return await asyncio.to_thread(function, *args)
+
+    world.server.services.run_in_worker = run_in_worker  # type: ignore[method-assign]
+    world.api = CountingApi()
+    world.server.apis = {**world.server.apis, 3: world.api}  # type: ignore[dict-item]
+
+
+def test_a_large_request_is_served_in_its_place() -> None:
+    async def body(world: World) -> None:
+        counting(world)
+        peer = world.connect()
+        counts = [1, ELEMENTS_ON_LOOP, ELEMENTS_ON_LOOP + 1, 2, MAX_ELEMENTS, 3]
+        peer.start_sending(*(frame(strings(count), n) for n, count in enumerate(counts)))
+        assert await peer.answers(len(counts)) == [str(count) for count in counts]
+
+    in_world(body)
+
+
+def test_too_many_elements_close_the_connection_behind_the_responses_before() -> None:
+    async def body(world: World) -> None:
+        counting(world)
+        peer = world.connect()
+        peer.start_sending(frame(strings(1)), frame(strings(MAX_ELEMENTS + 1)), frame(strings(1)))
+        assert await peer.answers(1) == ["1"]
+        await peer.closed()
+        assert world.api.handled == ["1"]
+
+    in_world(body)
+
+
+def test_a_count_is_refused_before_anything_is_decoded() -> None:
+    decoded = []
+
+    def element(buffer: Any, position: int) -> tuple[int, int]:
+        decoded.append(position)
+        return 0, position + 1
+
+    def array(buffer: bytes) -> Any:
+        return read_array(buffer, 0, 1, element)
+
+    with pytest.raises(TooManyElements):
+        decode_bounded(10, array, (11).to_bytes(4, "big") + bytes(11))
+    assert decoded == []
+    assert len(decode_bounded(11, array, (11).to_bytes(4, "big") + bytes(11))[0]) == 11
+
+
+def test_nested_arrays_and_tagged_fields_count_together() -> None:
+    def inner(buffer: Any, position: int) -> tuple[Any, int]:
+        return read_array(buffer, position, 1, lambda _, at: (0, at + 1))
+
+    data = (4).to_bytes(4, "big") + ((3).to_bytes(4, "big") + bytes(3)) * 4
+    decode_bounded(16, read_array, data, 0, 4, inner)
+    with pytest.raises(TooManyElements):
+        decode_bounded(15, read_array, data, 0, 4, inner)
+    with pytest.raises(TooManyElements):
+        decode_bounded(4, skip_tags, b"\x05" + b"\0\0" * 5, 0)
+
+
+def test_the_limit_ends_with_the_message() -> None:
+    with pytest.raises(ProtocolError):
+        decode_bounded(1, read_array, strings(5), 0, 2, read_string)
+    assert len(read_array(strings(5), 0, 2, read_string)[0]) == 5
+
+
+def test_the_fields_of_divisible_requests_exist() -> None:
+    apis = registry.load()
+    for key, (request_field, response_field) in DIVISIBLE.items():
+        assert isinstance(getattr(apis[key].request_class(), request_field), (list, type(None)))
+        assert isinstance(getattr(registry.APIS[key].response_class()(), response_field), list)  # type: ignore[index]
+
+
+def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_request, "PART", 2)
+    parts: list[list[int]] = []
+
+    def handle(context: Any, request: Any) -> Any:
+        parts.append(request.groups)
+        if 3 in request.groups:
+            raise ValueError("a part that fails")
+        return SimpleNamespace(groups=list(request.groups))
+
+    def failed(api: Any, request: Any, version: int, error: BaseException) -> Any:
+        return SimpleNamespace(groups=[-n for n in request.groups])
+
+    async def scenario() -> Any:
+        server: Any = SimpleNamespace(write_staged=lambda: None)
+        api: Any = SimpleNamespace(handle=handle)
+        context: Any = SimpleNamespace(version=0)
+        request = SimpleNamespace(groups=[1, 2, 3, 4, 5])
+        return await large_request._handle_in_parts(server, api, context, request, failed, "groups", "groups")
+
+    assert asyncio.run(scenario()).groups == [1, 2, -3, -4, 5]
+    assert parts == [[1, 2], [3, 4], [5]]
