@@ -12,9 +12,13 @@ There is no tiered storage here, so -4 is the same as -2, and -5 and -6 find not
 
 A new leader may know a smaller high watermark than its predecessor told: until it has caught up with where its epoch
 began, clients are asked to come back (OFFSET_NOT_AVAILABLE) rather than shown an end that was further on before.
+
+A search by time opens the batch that has the record: a large one in a worker thread, within kavka.records.limits.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
@@ -30,6 +34,7 @@ from kavka.protocol.messages.list_offsets import (
 )
 from kavka.replication.partition import Partition
 from kavka.storage.log import Log
+from kavka.storage.log_read import StoredBatch, TimestampOffset, UnopenedBatch
 
 LATEST = -1
 EARLIEST = -2
@@ -60,63 +65,105 @@ def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> L
 
 
 @handles(ApiKey.LIST_OFFSETS, versions=(0, 11), on_error=_on_error)
-def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
     seen: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for asked in topic.partitions:
             key = (topic.name, asked.partition_index)
             seen[key] = seen.get(key, 0) + 1
     response = ListOffsetsResponse()
+    unopened: list[tuple[Query, StoredBatch]] = []
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            query = Query(ctx, request, topic.name, asked)
             try:
                 if seen[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                _answer(ctx, request, topic.name, asked, answer)
-            except KafkaError as error:
-                answer.error_code = int(error.code)
-            except OSError as error:
-                failure = ctx.broker.replica_manager.note_disk_failure(topic.name, asked.partition_index, error)
-                answer.error_code = int(failure.code)
-            answers.append(answer)
+                query.answer_now()
+            except UnopenedBatch as found:
+                unopened.append((query, found.batch))
+            except (KafkaError, OSError) as error:
+                query.failed(error)
+            answers.append(query.answer)
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return _open_batches(ctx, response, unopened) if unopened else response
+
+
+async def _open_batches(
+    ctx: RequestContext, response: ListOffsetsResponse, unopened: list[tuple[Query, StoredBatch]]
+) -> ListOffsetsResponse:
+    """Finish the searches that came to a batch which is opened in a worker thread."""
+    replicas = ctx.broker.replica_manager
+    for query, first in unopened:
+        batch: StoredBatch | None = first
+        while batch is not None:
+            try:
+                async with replicas.opening:
+                    found = await ctx.broker.run_in_worker(batch.first_record)
+                query.answer_now(found, after=batch.last_offset)
+                batch = None
+            except UnopenedBatch as following:
+                batch = following.batch
+            except (KafkaError, OSError) as error:
+                query.failed(error)
+                batch = None
     return response
 
 
-def _answer(
-    ctx: RequestContext,
-    request: ListOffsetsRequest,
-    topic: str,
-    asked: ListOffsetsPartition,
-    answer: ListOffsetsPartitionResponse,
-) -> None:
-    partition = ctx.broker.replica_manager.leader(topic, asked.partition_index)
-    log = partition.log
-    assert log is not None
-    from_consumer = request.replica_id == CONSUMER
-    if ctx.version == 0:
-        answer.old_style_offsets = _segment_offsets(ctx, log, asked.timestamp, asked.max_num_offsets, from_consumer)
-        return
-    partition.check_epoch(asked.current_leader_epoch)
-    if asked.timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < FIRST_VERSION.get(asked.timestamp, 0):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    end = partition.read_limit(request.isolation_level) if from_consumer else log.end_offset
-    answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end)
-    if (
-        from_consumer
-        and partition.epoch_start > log.high_watermark
-        and (asked.timestamp == LATEST or (answer.offset == NOT_FOUND and asked.timestamp not in NEVER_FOUND))
-    ):
-        raise KafkaError(
-            ErrorCode.OFFSET_NOT_AVAILABLE if ctx.version >= KNOWS_NOT_AVAILABLE else ErrorCode.LEADER_NOT_AVAILABLE
-        )
-    if ctx.version >= 4:
-        answer.leader_epoch = leader_epoch
+class Query:
+    """What is asked about one partition, and the answer."""
+
+    __slots__ = ("_asked", "_ctx", "_request", "_topic", "answer")
+
+    def __init__(
+        self, ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+    ) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._topic = topic
+        self._asked = asked
+        self.answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+
+    def failed(self, error: KafkaError | OSError) -> None:
+        if isinstance(error, OSError):
+            replicas = self._ctx.broker.replica_manager
+            error = replicas.note_disk_failure(self._topic, self._asked.partition_index, error)
+        self.answer.error_code = int(error.code)
+
+    def answer_now(self, found: TimestampOffset | None = None, after: int = -1) -> None:
+        """`found` is the record, where a worker thread has found it already; else the search goes on `after` that
+        offset."""
+        asked, version, answer = self._asked, self._ctx.version, self.answer
+        partition = self._ctx.broker.replica_manager.leader(self._topic, asked.partition_index)
+        log = partition.log
+        assert log is not None
+        from_consumer = self._request.replica_id == CONSUMER
+        if version == 0:
+            answer.old_style_offsets = _segment_offsets(
+                self._ctx, log, asked.timestamp, asked.max_num_offsets, from_consumer
+            )
+            return
+        partition.check_epoch(asked.current_leader_epoch)
+        if asked.timestamp < EARLIEST_PENDING_UPLOAD or version < FIRST_VERSION.get(asked.timestamp, 0):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        end = partition.read_limit(self._request.isolation_level) if from_consumer else log.end_offset
+        answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end, found, after)
+        if (
+            from_consumer
+            and partition.epoch_start > log.high_watermark
+            and (asked.timestamp == LATEST or (answer.offset == NOT_FOUND and asked.timestamp not in NEVER_FOUND))
+        ):
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE if version >= KNOWS_NOT_AVAILABLE else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+        if version >= 4:
+            answer.leader_epoch = leader_epoch
 
 
-def _find(partition: Partition, log: Log, timestamp: int, end: int) -> tuple[int, int, int]:
+def _find(
+    partition: Partition, log: Log, timestamp: int, end: int, found: TimestampOffset | None, after: int
+) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) of what is asked for, each -1 where there is none."""
     if timestamp == LATEST:
         return NO_TIMESTAMP, end, partition.leader_epoch
@@ -124,7 +171,11 @@ def _find(partition: Partition, log: Log, timestamp: int, end: int) -> tuple[int
         return NO_TIMESTAMP, log.start_offset, log.epoch_at(log.start_offset)
     if timestamp in NEVER_FOUND:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
-    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None:
+        if timestamp == MAX_TIMESTAMP:
+            found = log.offset_of_max_timestamp(after=after, on_loop=True)
+        else:
+            found = log.offset_for_timestamp(timestamp, after=after, on_loop=True)
     if found is None or found.offset >= end:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
     return found.timestamp, found.offset, found.leader_epoch

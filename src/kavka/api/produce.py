@@ -15,6 +15,9 @@ v13    topics by id
 The batch is not opened here: `Log.stage_as_leader` checks its header and CRC and assigns offsets in the receive
 buffer itself; the bytes are written when all requests of this turn of the loop have been looked at
 (`ReplicaManager.write_staged`), before any of them is answered.
+
+A batch that the topic's rules require to be opened, and that is not small, is copied, opened in a worker thread and
+staged after that. The connection's next request waits meanwhile, so that a producer's batches keep their order.
 """
 
 from __future__ import annotations
@@ -32,13 +35,18 @@ from kavka.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from kavka.records.validate import InvalidRecordError
+from kavka.records.validate import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch, validate_produce
+from kavka.replication.partition import Partition
+from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.waiting import ProduceWaiter
+from kavka.storage.log_append import AppendInfo
+from kavka.storage.producer_state import NOBODY
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +92,12 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
     version = ctx.version
     replicas = ctx.broker.replica_manager
     response = ProduceResponse()
-    waits = []
+    waits: list[Any] = []
+    unopened: list[Unopened] = []
     for topic in request.topic_data:
         name = topic.name
         answers: list[PartitionProduceResponse] = []
-        response.responses.append(
-            TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
-        )
+        response.responses.append(TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers))
         for data in topic.partition_data:
             answer = PartitionProduceResponse(index=data.index)
             answers.append(answer)
@@ -104,31 +111,103 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
                 if not internal_topics.may_produce(ctx, name):
                     raise internal_topics.refusal(ctx, name, data.index)
                 partition = leader(name, data.index)
+                if unopened and any(other.is_for(name, data.index) for other in unopened):
+                    raise TooLargeToOpenHere
                 info = partition.stage(data.records, acks, version)
-            except KafkaError as error:
-                _refuse(ctx, response, answer, name, error)
+            except TooLargeToOpenHere:
+                unopened.append(Unopened(name, data, answer))
                 continue
             except Exception as error:
                 # One partition's trouble is not the others': they may have been staged already.
-                log.exception("An append to %s-%d failed", name, data.index)
-                _refuse(ctx, response, answer, name, as_kafka_error(error))
+                _refuse(ctx, response, answer, name, error)
                 continue
-            answer.base_offset = info.first_offset
-            answer.log_append_time_ms = info.append_time
-            answer.log_start_offset = info.log_start_offset
-            if not info.duplicate:
-                metrics = partition.metrics
-                metrics.messages_in.value += info.count
-                metrics.bytes_in.value += info.size
-            replicas.note_staged(partition, answer)
-            if acks == -1 or partition.log.config.flush_messages == 1:  # type: ignore[union-attr]
-                waits.append((partition, info.last_offset + 1, answer))
-    if acks == 0:
-        replicas.write_staged()
+            _note_staged(replicas, partition, info, answer, acks, waits)
+    if unopened:
+        return _append_opened(ctx, request, leader, response, waits, unopened)
+    return _finish(ctx, request, response, waits)
+
+
+def _note_staged(
+    replicas: ReplicaManager,
+    partition: Partition,
+    info: AppendInfo,
+    answer: PartitionProduceResponse,
+    acks: int,
+    waits: list[Any],
+) -> None:
+    answer.base_offset = info.first_offset
+    answer.log_append_time_ms = info.append_time
+    answer.log_start_offset = info.log_start_offset
+    if not info.duplicate:
+        metrics = partition.metrics
+        metrics.messages_in.value += info.count
+        metrics.bytes_in.value += info.size
+    replicas.note_staged(partition, answer)
+    if acks == -1 or partition.log.config.flush_messages == 1:  # type: ignore[union-attr]
+        waits.append((partition, info.last_offset + 1, answer))
+
+
+def _finish(ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, waits: list[Any]) -> Any:
+    """The response, a future of it, or None with acks=0."""
+    if request.acks == 0:
+        ctx.broker.replica_manager.write_staged()
         if any(a.error_code for t in response.responses for a in t.partition_responses):
             raise ConnectionMustClose
         return None
     return _wait(ctx, request, response, waits) if waits else response
+
+
+class Unopened:
+    """A batch to be opened in a worker thread. Its bytes are copied: the receive buffer does not wait."""
+
+    __slots__ = ("answer", "data", "records", "topic")
+
+    def __init__(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+        self.topic = topic
+        self.data = data
+        self.answer = answer
+        self.records = memoryview(bytearray(data.records or b""))
+
+    def is_for(self, topic: str, index: int) -> bool:
+        return self.data.index == index and self.topic == topic
+
+    async def open(self, ctx: RequestContext) -> ValidatedBatch:
+        replicas = ctx.broker.replica_manager
+        async with replicas.opening:
+            log = replicas.leader(self.topic, self.data.index).log
+            assert log is not None
+            now = ctx.broker.clock.now_ms()
+            batch: ValidatedBatch = await ctx.broker.run_in_worker(
+                validate_produce, self.records, log.rules, now, ctx.version
+            )
+        return batch
+
+
+async def _append_opened(
+    ctx: RequestContext,
+    request: ProduceRequest,
+    leader: Leader,
+    response: ProduceResponse,
+    waits: list[Any],
+    unopened: list[Unopened],
+) -> Any:
+    replicas = ctx.broker.replica_manager
+    for item in unopened:
+        try:
+            batch = await item.open(ctx)
+            partition = leader(item.topic, item.data.index)
+            assert partition.log is not None
+            try:
+                info = partition.stage(batch, request.acks, ctx.version)
+            finally:
+                # `leader` admits the producer of a transaction for this append alone.
+                partition.log.producer_states.admitted = NOBODY
+        except Exception as error:
+            _refuse(ctx, response, item.answer, item.topic, error)
+            continue
+        _note_staged(replicas, partition, info, item.answer, request.acks, waits)
+        replicas.write_staged()
+    return _finish(ctx, request, response, waits)
 
 
 def _wait(ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, waits: list[Any]) -> Any:
@@ -152,8 +231,11 @@ def _refuse(
     response: ProduceResponse,
     answer: PartitionProduceResponse,
     topic: str,
-    error: KafkaError,
+    cause: Exception,
 ) -> None:
+    if not isinstance(cause, KafkaError):
+        log.error("An append to %s-%d failed", topic, answer.index, exc_info=cause)
+    error = as_kafka_error(cause)
     answer.error_code = int(error.code)
     answer.error_message = error.message
     answer.base_offset = -1

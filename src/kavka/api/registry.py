@@ -6,7 +6,7 @@ A handler module registers its function with `@handles(ApiKey.X, versions=(low, 
 - a future of it, when it waits for data or replicas: later requests of the connection are handled meanwhile,
   and answered after it;
 - a coroutine, when it changes something by several steps: the connection's next request waits for its end, so
-  that a client which pipelines sees its own changes;
+  that a client which pipelines sees its own changes. Its result is the response, None, or a future as above;
 - None, when there is no answer (Produce with acks=0).
 
 A `KafkaError` that it raises becomes the answer built by `on_error`, by default the response with its
@@ -102,9 +102,7 @@ class Api:
 
     __slots__ = ("flexible_from", "handle", "key", "max_version", "min_version", "name", "on_error", "request_class")
 
-    def __init__(
-        self, key: ApiKey, versions: tuple[int, int], handle: Handler, on_error: ErrorAnswer | None
-    ) -> None:
+    def __init__(self, key: ApiKey, versions: tuple[int, int], handle: Handler, on_error: ErrorAnswer | None) -> None:
         info = APIS[key]
         self.key = int(key)
         self.name = info.name

@@ -7,7 +7,7 @@ transaction that is over, cannot begin one that nobody would ever end.
 
 On one node the coordinator answers at once, and the records stay where they were received. Where it has to be waited
 for, they are copied, and the connection's next request waits (it may be the producer's next batch). What an answer was
-worth is checked when it is there: if the log has heard of the producer meanwhile (a marker, perhaps), it is worth
+worth is checked before the append: if the log has heard of the producer meanwhile (a marker, perhaps), it is worth
 nothing.
 """
 
@@ -61,6 +61,8 @@ def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any
 async def _append_later(admission: Admission, waiting: Awaitable[None], append: Append) -> Any:
     await waiting
     answer = admission.append(append)
+    if asyncio.iscoroutine(answer):
+        answer = await answer
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
@@ -170,7 +172,6 @@ class Admission:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not self._adds or loop.time() >= until:
                     self.refuse(error)
                     break
-        self._check_what_was_asked()
 
     def _take(self, missing: frozenset[TopicPartition]) -> None:
         code = ErrorCode.TRANSACTION_ABORTABLE if self._ctx.version >= KNOWS_ABORTABLE else ErrorCode.INVALID_TXN_STATE
@@ -190,26 +191,21 @@ class Admission:
         for tp in self._asked:
             self._refused.setdefault(tp, error)
 
-    def _check_what_was_asked(self) -> None:
-        """Refuse what was admitted into a transaction that has ended while the answer was on its way.
+    def _check_transaction(self, tp: TopicPartition, partition: Partition) -> None:
+        """Refuse what was admitted into a transaction that has ended while the answer, or the opening of the batch, was
+        on its way.
 
         Where partitions are added by producing, this need not be looked at: every end raises the epoch, so the log
         refuses what is late; and the marker that came meanwhile may be that of the transaction before.
         """
         if self._adds:
             return
-        partitions = self._ctx.broker.replica_manager.partitions
-        for tp, entry in self._asked.items():
-            partition = partitions.get(tp)
-            if partition is None or partition.log is None:
-                continue
-            states = partition.log.producer_states
-            if states.entries.get(self._producer_id) is not entry and not states.has_open(
-                self._producer_id, self._epoch
-            ):
-                self._refused.setdefault(
-                    tp, KafkaError(ErrorCode.INVALID_TXN_STATE, f"The transaction has ended in {tp} meanwhile.")
-                )
+        assert partition.log is not None
+        states = partition.log.producer_states
+        if states.entries.get(self._producer_id) is not self._asked[tp] and not states.has_open(
+            self._producer_id, self._epoch
+        ):
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"The transaction has ended in {tp} meanwhile.")
 
     # ---- appending
 
@@ -227,6 +223,7 @@ class Admission:
             raise refused
         partition = self._ctx.broker.replica_manager.leader(topic, index)
         if (topic, index) in self._asked:
+            self._check_transaction(TopicPartition(topic, index), partition)
             assert partition.log is not None
             partition.log.producer_states.admitted = self._producer_id
             self._open.append(partition)

@@ -321,7 +321,11 @@ class Connection:
             error = done.exception()
             ends = isinstance(error, (ProtocolError, ConnectionMustClose, AnswerFailed))
             if error is None:
-                exchange.response = done.result()
+                result = done.result()
+                if isinstance(result, asyncio.Future):
+                    self._wait_on(exchange, request, result)
+                    return
+                exchange.response = result
             elif not ends:
                 exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
             if self.closed:
@@ -339,6 +343,16 @@ class Connection:
             self._take_carried()
         except Exception as failure:
             self._failed(failure)
+
+    def _wait_on(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
+        """A coroutine has changed what it had to; its response waits for replicas. Later requests are handled now."""
+        if self.closed:
+            future.cancel()
+            self._server.write_staged()
+            return
+        self._wait_for(exchange, request, future, mutes=False)
+        self._finish_turn()
+        self._take_carried()
 
     # ---- answering
 

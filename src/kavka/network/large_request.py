@@ -101,7 +101,7 @@ async def _handle(
         result = api.handle(context, request)
         # A response is encoded when the appends that it acknowledges are written.
         server.write_staged()
-        if isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
+        while isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
             result = await result
             server.write_staged()
         return result

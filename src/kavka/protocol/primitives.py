@@ -12,9 +12,9 @@ all arrays and all tagged fields of a message while it is decoded, and stops at 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from struct import Struct
 from struct import error as StructError
-from threading import local
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeVar
 from uuid import UUID, SafeUUID
 
@@ -168,35 +168,30 @@ EXHAUSTED = -1
 _R = TypeVar("_R")
 
 
-class _ElementBudget(local):
-    """What may still be decoded in this thread. A thread that sets no limit has none."""
-
-    left = UNLIMITED
-
-
-_budget = _ElementBudget()
+# What may still be decoded, in this thread: clients decode in threads of their own, and set no limit.
+_left: ContextVar[int] = ContextVar("elements_left", default=UNLIMITED)
 
 
 def take_elements(count: int) -> None:
     """Counts the elements of an array, or tagged fields. An array of one element is not counted; what is in it is."""
-    left = _budget.left - count
+    left = _left.get() - count
     if left < 0:
-        _budget.left = EXHAUSTED
+        _left.set(EXHAUSTED)
         raise ProtocolError("too many elements")
-    _budget.left = left
+    _left.set(left)
 
 
 def decode_bounded(max_elements: int, decode: Callable[..., _R], *args: Any) -> _R:
     """What `decode` returns. TooManyElements where the message has more than `max_elements` elements."""
-    _budget.left = max_elements
+    _left.set(max_elements)
     try:
         return decode(*args)
     except ProtocolError:
-        if _budget.left == EXHAUSTED:
+        if _left.get() == EXHAUSTED:
             raise TooManyElements(f"a message of more than {max_elements} elements") from None
         raise
     finally:
-        _budget.left = UNLIMITED
+        _left.set(UNLIMITED)
 
 
 # --- varints

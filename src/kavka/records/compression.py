@@ -33,7 +33,11 @@ LEVEL_RANGES: Final = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
 """What a batch may unpack to where the caller does not say: far more than any sane batch, yet bounded."""
 
+MAX_BLOCKS: Final = 65_536
+"""The most blocks, frames or members in a batch. Compressors fill blocks of 32 KB; empty ones only cost time."""
+
 _GZIP_WBITS = 31
+_GZIP_WINDOW = 4096
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 * 1024
@@ -83,8 +87,17 @@ def _unknown_codec(codec: int) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression type {codec}")
 
 
+class UnpacksToTooMuch(KafkaError):
+    """Compressed data that unpacks to more than its reader takes."""
+
+
 def _too_large(max_size: int) -> KafkaError:
-    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
+    return UnpacksToTooMuch(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
+
+
+def _check_blocks(name: str, count: int) -> None:
+    if count > MAX_BLOCKS:
+        raise corrupt(f"{name}: more than {MAX_BLOCKS} blocks")
 
 
 def _as_is(data: Buffer, max_size: int) -> bytes:
@@ -94,24 +107,32 @@ def _as_is(data: Buffer, max_size: int) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
+    view = memoryview(data)
     pieces: list[bytes] = []
     room = max_size
-    rest: Buffer = data
+    pos = 0
     while True:
         unpacker = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            # zlib grows its output from 16 KB up, so the limit is no allocation in advance.
-            piece = unpacker.decompress(rest, room + 1)
-        except zlib.error as error:
-            raise corrupt(f"gzip: {error}") from None
-        if len(piece) > room:
-            raise _too_large(max_size)
-        if not unpacker.eof:
-            raise corrupt("gzip: the stream ends too early")
-        pieces.append(piece)
-        room -= len(piece)
-        rest = unpacker.unused_data
-        if rest[:2] != b"\x1f\x8b":
+        # What follows a member is copied to `unused_data`. The first one is usually the only one and gets everything;
+        # the others get windows, or many small members would take quadratic time.
+        window = len(view) if pos == 0 else _GZIP_WINDOW
+        while not unpacker.eof:
+            chunk = view[pos : pos + window]
+            if not chunk:
+                raise corrupt("gzip: the stream ends too early")
+            try:
+                # zlib grows its output from 16 KB up, so the limit is no allocation in advance.
+                piece = unpacker.decompress(chunk, room + 1)
+            except zlib.error as error:
+                raise corrupt(f"gzip: {error}") from None
+            if len(piece) > room:
+                raise _too_large(max_size)
+            room -= len(piece)
+            pieces.append(piece)
+            _check_blocks("gzip", len(pieces))
+            pos += len(chunk) - len(unpacker.unused_data)
+            window *= 2
+        if view[pos : pos + 2] != b"\x1f\x8b":
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -131,9 +152,11 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         return _decompress_raw_snappy(view, max_size, max_size)
     pieces: list[bytes] = []
     room = max_size
-    pos = 0
+    pos = count = 0
     end = len(view)
     while pos < end:
+        count += 1
+        _check_blocks("snappy", count)
         if view[pos : pos + 8] == _XERIAL_MAGIC:
             # Streams may follow one another, each with a header of its own.
             if end - pos < len(_XERIAL_HEADER):
@@ -226,6 +249,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
         if length > block_max or length + block_trailer > size - pos:
             raise corrupt(f"lz4: a block of {length} bytes where {size - pos} are left")
         blocks.append((pos, length, packed))
+        _check_blocks("lz4", len(blocks))
         bound += min(block_max, length * _LZ4_MAX_RATIO) if packed else length
         pos += length + block_trailer
     if flags & 0x34 == 0x20:
@@ -273,9 +297,11 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 def _zstd_bound(view: memoryview, max_size: int) -> int:
     """The most that the frames in `view` can unpack to, from their headers and those of their blocks (RFC 8878)."""
-    bound = pos = 0
+    bound = pos = count = 0
     size = len(view)
     while pos < size and bound <= max_size:
+        count += 1
+        _check_blocks("zstd", count)
         magic = int.from_bytes(view[pos : pos + 4], "little")
         pos += 4
         if magic & 0xFFFFFFF0 == 0x184D2A50:
@@ -300,6 +326,8 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
             length = header >> 3
             pos += 3 + (1 if kind == 1 else length)
             frame += min(length, _ZSTD_BLOCK) if kind < 2 else _ZSTD_BLOCK
+            count += 1
+            _check_blocks("zstd", count)
         bound += min(frame, content) if size_bytes else frame
         pos += 4 if descriptor & 4 else 0
     return bound

@@ -15,7 +15,7 @@ def down_convert(buf: Buffer, to_magic: int, first_offset: int = 0, max_decompre
     Headers and control batches are left out, as the old formats have no place for them: the result may be empty
     although `buf` is not. Records before `first_offset` are left out where they stand alone; those inside a compressed
     batch stay, as consumers drop them. Batches that are old enough already are copied. UNSUPPORTED_COMPRESSION_TYPE for
-    zstd.
+    zstd, MESSAGE_TOO_LARGE for what kavka.records.limits does not let be opened.
     """
     out = bytearray()
     for batch in batches(buf):
@@ -36,7 +36,7 @@ def _convert(batch: Batch, to_magic: int, first_offset: int, max_decompressed: i
         )
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else -1
     builder: BatchBuilder | None = None
-    for record in batch_records(batch, max_decompressed=max_decompressed):
+    for record in batch_records(batch, max_decompressed=max_decompressed, limited=True):
         if not codec and record.offset < first_offset:
             continue
         if builder is None:

@@ -27,19 +27,45 @@ from kavka.records.batch import (
     rewrite_crc,
 )
 from kavka.records.builder import BatchBuilder
-from kavka.records.compression import NONE, ZSTD, codec_name, compress
+from kavka.records.compression import NONE, ZSTD, UnpacksToTooMuch, codec_name, compress
+from kavka.records.limits import (
+    MAX_UNPACKED_BYTES,
+    SMALL_BATCH_BYTES,
+    SMALL_UNPACKED_BYTES,
+    check_count,
+    unpacked_limit,
+)
 from kavka.records.reader import batch_body, batch_records, parse_body
 from kavka.records.record import Record
-from kavka.records.rules import InvalidRecordError, ProduceRules, ValidatedBatch
+from kavka.records.rules import InvalidRecordError, ProduceRules, TooLargeToOpenHere, ValidatedBatch
 
 _SHOWN_ERRORS = 3
-_REPORTED_ERRORS = 1000
+# A producer takes the errors of single records as a hint. Records are checked until so many are refused.
+_REPORTED_ERRORS = 10
+
+
+def normalise_small(
+    buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
+) -> ValidatedBatch:
+    """As `normalise_produce` where that takes a few milliseconds; TooLargeToOpenHere where it may take longer."""
+    if len(buf) > SMALL_BATCH_BYTES:
+        raise TooLargeToOpenHere
+    try:
+        return normalise_produce(buf, rules, now_ms, api_version, from_client, SMALL_UNPACKED_BYTES)
+    except UnpacksToTooMuch:
+        raise TooLargeToOpenHere from None
 
 
 def normalise_produce(
-    buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
+    buf: memoryview | bytearray,
+    rules: ProduceRules,
+    now_ms: int,
+    api_version: int,
+    from_client: bool,
+    max_unpacked: int = MAX_UNPACKED_BYTES,
 ) -> ValidatedBatch:
-    """As `validate.validate_produce`, for any input."""
+    """As `validate.validate_produce`, for any input. MESSAGE_TOO_LARGE where a batch unpacks to more than
+    `max_unpacked`, or than kavka.records.limits allows."""
     found = _shallow(buf, rules, api_version, from_client)
     if from_client and rules.timestamp_type == LOG_APPEND_TIME:
         for batch in found:
@@ -48,8 +74,8 @@ def normalise_produce(
                     ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type to LogAppendTime"
                 )
     if found[0].magic == 2:
-        return _normalise_batch(found[0], rules, now_ms, from_client)
-    return _normalise_messages(found, rules, now_ms)
+        return _normalise_batch(found[0], rules, now_ms, from_client, max_unpacked)
+    return _normalise_messages(found, rules, now_ms, max_unpacked)
 
 
 def _invalid(message: str) -> KafkaError:
@@ -93,7 +119,9 @@ def too_large(size: int, rules: ProduceRules) -> KafkaError:
     )
 
 
-def _normalise_batch(batch: Batch, rules: ProduceRules, now_ms: int, from_client: bool) -> ValidatedBatch:
+def _normalise_batch(
+    batch: Batch, rules: ProduceRules, now_ms: int, from_client: bool, max_unpacked: int
+) -> ValidatedBatch:
     count = batch.count or 0
     if from_client:
         _check_claims(batch, count)
@@ -104,7 +132,7 @@ def _normalise_batch(batch: Batch, rules: ProduceRules, now_ms: int, from_client
     max_timestamp = batch.max_timestamp
     body: bytes | None = None
     if from_client and not batch.is_control:
-        body = _open(batch, rules)
+        body = _open(batch, rules, max_unpacked)
         try:
             newest = _check_records(
                 parse_body(body, count, 0, batch.base_timestamp, _append_time(batch)),
@@ -121,7 +149,7 @@ def _normalise_batch(batch: Batch, rules: ProduceRules, now_ms: int, from_client
         if create_time:
             max_timestamp = newest
     elif target != codec:
-        body = _open(batch, rules)
+        body = _open(batch, rules, max_unpacked)
 
     buffer: memoryview | bytearray
     rewritten = True
@@ -162,21 +190,24 @@ def _append_time(batch: Batch) -> int | None:
     return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
 
 
-def _open(batch: Batch, rules: ProduceRules) -> bytes:
+def _open(batch: Batch, rules: ProduceRules, max_unpacked: int) -> bytes:
     try:
-        return batch_body(batch, rules.max_decompressed)
+        if batch.codec:
+            check_count(batch.count or 0, batch.size)
+        return batch_body(batch, min(max_unpacked, rules.max_decompressed, unpacked_limit(batch.size)))
     except KafkaError as error:
         raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
 
 
-def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int) -> ValidatedBatch:
+def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int, max_unpacked: int) -> ValidatedBatch:
     """Messages of magic 0 or 1 become one batch. Their own offsets do not matter, as the broker assigns them."""
     source = found[0].codec
+    max_unpacked = min(max_unpacked, rules.max_decompressed)
     builder = BatchBuilder(codec=source if rules.codec is None else rules.codec, level=rules.level)
 
     def records() -> Iterator[Record]:
         for message in found:
-            for record in batch_records(message, max_decompressed=rules.max_decompressed):
+            for record in batch_records(message, max_decompressed=max_unpacked, limited=True):
                 builder.append(record._replace(offset=-1))
                 yield record
 
@@ -201,7 +232,6 @@ def _check_records(
     latest = now_ms + rules.after_max_ms
     newest = -1
     errors: list[tuple[int, str]] = []
-    refused = 0
     code = ErrorCode.INVALID_RECORD
     for index, (offset, timestamp, key, _, _) in enumerate(records):
         if timestamp > newest:
@@ -218,12 +248,13 @@ def _check_records(
             problem = f"timestamp {timestamp} is not between {earliest} and {latest}"
             code = ErrorCode.INVALID_TIMESTAMP
         if problem is not None:
-            refused += 1
-            if refused <= _REPORTED_ERRORS:
-                errors.append((index, problem))
+            errors.append((index, problem))
+            if len(errors) == _REPORTED_ERRORS:
+                break
     if errors:
         shown = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_SHOWN_ERRORS])
-        raise InvalidRecordError(f"{refused} records are refused: {shown}", errors, code)
+        number = f"{len(errors)} or more" if len(errors) == _REPORTED_ERRORS else str(len(errors))
+        raise InvalidRecordError(f"{number} records are refused: {shown}", errors, code)
     return newest
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch, Buffer, batches, corrupt, legacy_key_value
 from kavka.records.compression import MAX_DECOMPRESSED, ZSTD, decompress
+from kavka.records.limits import check_count, unpacked_limit
 from kavka.records.record import Header, Record
 from kavka.records.varint import decode_varint
 
@@ -33,8 +34,16 @@ def read_records(
             yield from batch_records(batch, verify_crc, max_decompressed)
 
 
-def batch_records(batch: Batch, verify_crc: bool = True, max_decompressed: int = MAX_DECOMPRESSED) -> Iterator[Record]:
-    """The records of one batch (magic 2) or one message, opened where it is a wrapper (magic 0, 1)."""
+def batch_records(
+    batch: Batch, verify_crc: bool = True, max_decompressed: int = MAX_DECOMPRESSED, *, limited: bool = False
+) -> Iterator[Record]:
+    """The records of one batch (magic 2) or one message, opened where it is a wrapper (magic 0, 1).
+
+    `limited` applies the broker's own limits (kavka.records.limits) as well: MESSAGE_TOO_LARGE.
+    """
+    if limited and batch.codec:
+        max_decompressed = min(max_decompressed, unpacked_limit(batch.size))
+        check_count(batch.count or 0, batch.size)
     if verify_crc:
         batch.ensure_crc()
     if batch.magic == 2:
@@ -42,7 +51,7 @@ def batch_records(batch: Batch, verify_crc: bool = True, max_decompressed: int =
         append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
         return parse_body(body, batch.count or 0, batch.base_offset, batch.base_timestamp, append_time)
     if batch.codec:
-        return _unwrap(batch, verify_crc, max_decompressed)
+        return _unwrap(batch, verify_crc, max_decompressed, limited)
     return iter((_message(batch, batch.last_offset, batch.max_timestamp),))
 
 
@@ -181,7 +190,7 @@ def _message(message: Batch, offset: int, timestamp: int) -> Record:
     return Record(offset, timestamp, None if key is None else bytes(key), None if value is None else bytes(value))
 
 
-def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int) -> Iterator[Record]:
+def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bool) -> Iterator[Record]:
     """The messages inside a compressed one.
 
     In magic 0 the inner messages carry their own offsets. In magic 1 theirs are relative: the last one has the
@@ -197,7 +206,9 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int) -> Iterator
         raise corrupt("a compressed message has no value")
     data = decompress(wrapper.codec, packed, max_decompressed)
     end = last = 0
-    for message in batches(data):
+    for count, message in enumerate(batches(data), start=1):
+        if limited and not count % 1000:
+            check_count(count, wrapper.size)
         if message.magic != wrapper.magic:
             raise corrupt(f"a message of magic {message.magic} is inside one of magic {wrapper.magic}")
         if message.codec:

@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import CREATE_TIME, LOG_APPEND_TIME
+from kavka.records.limits import MAX_UNPACKED_BYTES
 
 NO_BOUND = (1 << 63) - 1
 """Kafka's Long.MAX_VALUE: a timestamp bound that does not bind."""
 LATEST_API_VERSION = 1 << 15
+
+
+class TooLargeToOpenHere(Exception):
+    """The batch has to be opened, and that may take longer than the event loop can wait: open it in a worker thread."""
 
 
 class InvalidRecordError(KafkaError):
@@ -29,8 +34,7 @@ class ProduceRules:
     level: compression level for rewriting, None for the codec's default.
     timestamp_type: CREATE_TIME (0) or LOG_APPEND_TIME (1).
     before_max_ms, after_max_ms: how far a CreateTime timestamp may lie before or after the broker's clock.
-    max_decompressed: the most bytes a batch may unpack to when it has to be opened (64 MB or 16 times
-    max_message_bytes where not given, whichever is more).
+    max_decompressed: a limit below that of kavka.records.limits for what a batch unpacks to.
     """
 
     __slots__ = (
@@ -55,7 +59,7 @@ class ProduceRules:
         compacted: bool = False,
         before_max_ms: int = NO_BOUND,
         after_max_ms: int = 3_600_000,
-        max_decompressed: int | None = None,
+        max_decompressed: int = MAX_UNPACKED_BYTES,
     ) -> None:
         self.codec = codec
         self.level = level
@@ -64,7 +68,7 @@ class ProduceRules:
         self.compacted = compacted
         self.before_max_ms = before_max_ms
         self.after_max_ms = after_max_ms
-        self.max_decompressed = max_decompressed or max(64 * 1024 * 1024, 16 * max_message_bytes)
+        self.max_decompressed = max_decompressed
         # The newest timestamp is in the header, the oldest one is not.
         self.header_suffices = not compacted and (before_max_ms == NO_BOUND or timestamp_type == LOG_APPEND_TIME)
 

@@ -11,14 +11,22 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from kavka.records.batch import HEADER, HEADER_SIZE, MIN_RECORD_SIZE, assign_offsets
-from kavka.records.normalise import normalise_produce
-from kavka.records.rules import LATEST_API_VERSION, NO_BOUND, InvalidRecordError, ProduceRules, ValidatedBatch
+from kavka.records.normalise import normalise_produce, normalise_small
+from kavka.records.rules import (
+    LATEST_API_VERSION,
+    NO_BOUND,
+    InvalidRecordError,
+    ProduceRules,
+    TooLargeToOpenHere,
+    ValidatedBatch,
+)
 
 __all__ = [
     "LATEST_API_VERSION",
     "NO_BOUND",
     "InvalidRecordError",
     "ProduceRules",
+    "TooLargeToOpenHere",
     "ValidatedBatch",
     "assign_offsets",
     "body_holds",
@@ -45,6 +53,7 @@ def validate_produce(
     now_ms: int,
     api_version: int = LATEST_API_VERSION,
     from_client: bool = True,
+    on_loop: bool = False,
 ) -> ValidatedBatch:
     """Check the records of one partition of a Produce request (or, with `from_client` False, a coordinator's).
 
@@ -52,6 +61,8 @@ def validate_produce(
     InvalidRecordError where single records are at fault; nothing in `buf` has changed then. CORRUPT_MESSAGE: sizes or
     CRC; INVALID_RECORD: counts, offsets, missing keys, control records, more or fewer than one batch;
     MESSAGE_TOO_LARGE (also for what unpacks to too much); INVALID_TIMESTAMP; UNSUPPORTED_COMPRESSION_TYPE.
+
+    With `on_loop`, TooLargeToOpenHere where records have to be opened and that may take more than a few milliseconds.
     """
     size = len(buf)
     if size >= HEADER_SIZE:
@@ -90,7 +101,8 @@ def validate_produce(
                     sequence, attributes & 16 != 0, False, False,
                 ),
             )  # fmt: skip
-    return normalise_produce(buf, rules, now_ms, api_version, from_client)
+    normalise = normalise_small if on_loop else normalise_produce
+    return normalise(buf, rules, now_ms, api_version, from_client)
 
 
 def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:

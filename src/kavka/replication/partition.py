@@ -25,6 +25,7 @@ from uuid import UUID
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
+from kavka.records.rules import ValidatedBatch
 from kavka.replication.follower_session import FollowerSession
 from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
 from kavka.replication.read_replica import Candidate, choose
@@ -224,7 +225,11 @@ class Partition:
     # ---- append
 
     def stage(
-        self, records: memoryview, acks: int, api_version: int | None, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview | ValidatedBatch,
+        acks: int,
+        api_version: int | None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
         log = self.log
         assert log is not None
@@ -234,7 +239,13 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr)} replicas in sync, "
                 f"min.insync.replicas asks for {log.config.min_insync_replicas}.",
             )
-        return log.stage_as_leader(records, self.leader_epoch, origin=origin, api_version=api_version)
+        return log.stage_as_leader(
+            records,
+            self.leader_epoch,
+            origin=origin,
+            api_version=api_version,
+            on_loop=origin is AppendOrigin.CLIENT,
+        )
 
     def write_staged(self) -> None:
         if self.log is None:

@@ -63,6 +63,8 @@ class ReplicaManager:
         self._metadata_cache = metadata_cache
         self._run_in_worker = run_in_worker
         self._staged: list[tuple[Partition, Any]] = []
+        # Batches that are opened in worker threads at the same time: bounds their memory.
+        self.opening = asyncio.Semaphore(2)
         self.shared = Shared(settings)
         self.shared.alive = lambda: metadata_cache.brokers
         self.fetchers: dict[int, ReplicaFetcher] = {}

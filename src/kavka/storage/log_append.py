@@ -8,7 +8,7 @@ from enum import Enum
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import Batch, assign_offsets, batch_at, batches, last_sequence
 from kavka.records.control import EndMarker, parse_end_marker
-from kavka.records.rules import LATEST_API_VERSION
+from kavka.records.rules import LATEST_API_VERSION, ValidatedBatch
 from kavka.records.validate import validate_produce
 from kavka.storage.file_slice import FileClosed
 from kavka.storage.log_state import LogState, storage_error
@@ -127,17 +127,21 @@ class LogAppending(LogState):
 
     def stage_as_leader(
         self,
-        records: memoryview,
+        records: memoryview | ValidatedBatch,
         leader_epoch: int,
         *,
         origin: AppendOrigin = CLIENT,
         api_version: int | None = None,
+        on_loop: bool = False,
     ) -> AppendInfo:
         """Check the one batch in `records` (writable; it is changed in place), give it its offsets, keep it for the
         write.
 
         KafkaError leaves everything as it was. A repetition of one of its producer's last five batches is answered
         with what that one got and not staged. `records` must stay as it is until `write_staged`.
+
+        With `on_loop`, TooLargeToOpenHere where the batch has to be opened in a worker thread first: by
+        `validate_produce` with this log's `rules`, whose result is then passed as `records`.
         """
         if self.write_error is not None:
             raise self.write_error
@@ -145,8 +149,12 @@ class LogAppending(LogState):
         (
             buffer, size, count, delta, max_timestamp, append_time, _, producer_id, producer_epoch, sequence,
             transactional, is_control, _,
-        ) = validate_produce(
-            records, self.rules, now, LATEST_API_VERSION if api_version is None else api_version, origin is CLIENT
+        ) = (
+            records if type(records) is ValidatedBatch else
+            validate_produce(
+                records, self.rules, now, LATEST_API_VERSION if api_version is None else api_version,
+                origin is CLIENT, on_loop,
+            )
         )  # fmt: skip
         if size > self.config.segment_bytes:
             raise KafkaError(

@@ -7,18 +7,60 @@ from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import LOG_OVERHEAD, batch_at
+from kavka.records.compression import UnpacksToTooMuch
+from kavka.records.limits import MAX_UNPACKED_BYTES, SMALL_BATCH_BYTES, SMALL_UNPACKED_BYTES
 from kavka.records.reader import batch_records
-from kavka.records.record import Record
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_state import LogState
 from kavka.storage.segment import LogSegment
 from kavka.storage.transaction_index import AbortedTxn
+
+# A search by time opens one batch, unless headers claim timestamps that no record has.
+OPENED_ON_LOOP = 8
 
 
 class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
+
+
+class StoredBatch(NamedTuple):
+    """A batch as it is in the file, and which of its records is searched: the first one of at least `timestamp` at
+    offset `start` or later. Needs nothing of its log, and may be opened in a worker thread."""
+
+    data: bytes
+    last_offset: int
+    leader_epoch: int
+    timestamp: int
+    start: int
+
+    def first_record(self, max_unpacked: int = MAX_UNPACKED_BYTES) -> TimestampOffset | None:
+        batch = batch_at(self.data, 0, len(self.data))
+        if batch is None:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"There is no whole batch before offset {self.last_offset}.")
+        for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
+            if record.timestamp >= self.timestamp and record.offset >= self.start:
+                return TimestampOffset(record.timestamp, record.offset, self.leader_epoch)
+        return None
+
+    def first_record_if_small(self) -> TimestampOffset | None:
+        """UnopenedBatch where opening may take more than a few milliseconds."""
+        if len(self.data) > SMALL_BATCH_BYTES:
+            raise UnopenedBatch(self)
+        try:
+            return self.first_record(SMALL_UNPACKED_BYTES)
+        except UnpacksToTooMuch:
+            raise UnopenedBatch(self) from None
+
+
+class UnopenedBatch(Exception):
+    """The search came to a batch that is not opened on the event loop. Search it in a worker thread (`first_record`),
+    then go on after its last offset."""
+
+    def __init__(self, batch: StoredBatch) -> None:
+        super().__init__("a batch has to be opened in a worker thread")
+        self.batch = batch
 
 
 class ColdRead(Exception):
@@ -179,50 +221,51 @@ class LogReading(LogState):
 
     # --- by time
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is `timestamp` or later. Opens batches: the one that has it, rarely more."""
+    def offset_for_timestamp(self, timestamp: int, *, after: int = -1, on_loop: bool = False) -> TimestampOffset | None:
+        """The first record whose timestamp is `timestamp` or later, in batches that end past offset `after`.
+
+        Opens batches: the one that has it, rarely more. With `on_loop`, UnopenedBatch where that takes too long.
+        """
         for segment in self.segments:
             if segment.max_timestamp >= timestamp:
-                found = self._first_record_at(segment, timestamp)
+                _, indexed = segment.time_index.lookup(timestamp)
+                found = self._first_record_at(segment, indexed, timestamp, after, on_loop)
                 if found is not None:
                     return found
         return None
 
-    def _first_record_at(self, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
-        start = self.start_offset
-        _, indexed = segment.time_index.lookup(timestamp)
-        _, position = segment.offset_index.lookup(max(indexed, start))
-        for at, header in segment.batches(position):
-            if header.max_timestamp < timestamp or header.last_offset < start:
-                continue
-            for record in self._records_at(segment, at, header.size):
-                if record.timestamp >= timestamp and record.offset >= start:
-                    return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
-        return None
-
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of the log; None where no record has a timestamp."""
+    def offset_of_max_timestamp(self, *, after: int = -1, on_loop: bool = False) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of the log; None where no record has a timestamp.
+        Otherwise as `offset_for_timestamp`."""
         best: LogSegment | None = None
         for segment in self.segments:
             if segment.max_timestamp >= 0 and (best is None or segment.max_timestamp > best.max_timestamp):
                 best = segment
         if best is None:
             return None
-        largest = best.max_timestamp
-        _, position = best.offset_index.lookup(best.offset_of_max_timestamp)
-        for at, header in best.batches(position):
-            if header.max_timestamp == largest:
-                for record in self._records_at(best, at, header.size):
-                    if record.timestamp == largest:
-                        return TimestampOffset(largest, record.offset, header.leader_epoch)
-        return None
+        return self._first_record_at(best, best.offset_of_max_timestamp, best.max_timestamp, after, on_loop)
 
-    def _records_at(self, segment: LogSegment, position: int, size: int) -> Iterator[Record]:
-        data = segment.file.read(position, size)
-        batch = batch_at(data, 0, len(data))
-        if batch is None:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{segment.file.path} has no whole batch at {position}.")
-        return batch_records(batch)
+    def _first_record_at(
+        self, segment: LogSegment, from_offset: int, timestamp: int, after: int, on_loop: bool
+    ) -> TimestampOffset | None:
+        start = max(self.start_offset, after + 1)
+        _, position = segment.offset_index.lookup(max(from_offset, start))
+        opened = 0
+        for at, header in segment.batches(position):
+            if header.max_timestamp < timestamp or header.last_offset < start:
+                continue
+            data = segment.file.read(at, header.size)
+            batch = StoredBatch(data, header.last_offset, header.leader_epoch, timestamp, start)
+            opened += 1
+            if not on_loop:
+                found = batch.first_record()
+            elif opened > OPENED_ON_LOOP:
+                raise UnopenedBatch(batch)
+            else:
+                found = batch.first_record_if_small()
+            if found is not None:
+                return found
+        return None
 
     # --- by epoch
 

@@ -70,7 +70,8 @@ class EchoApi:
     """Answers `x` with `x`; what comes before a colon says how.
 
     future:x   when `futures[x]` is given a result;  task:x  the same in a coroutine;  fail:x  with a KafkaError;
-    crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;  none:x  not at all
+    crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;  none:x  not at all;
+    later none:x, later close:x  in a coroutine;  task of future:x  as future:x, but out of a coroutine
     """
 
     key = KEY
@@ -106,10 +107,19 @@ class EchoApi:
                 return Unencodable(b"")
             case "none":
                 return None
+            case "later none" | "later close" | "task of future":
+                self.futures[what] = asyncio.get_running_loop().create_future()
+                return self._in_coroutine(how, what)
         return Text(request.data)
 
     async def _later(self, waiting: asyncio.Future[Any]) -> Any:
         return await asyncio.shield(waiting)
+
+    async def _in_coroutine(self, how: str, what: str) -> Any:
+        await asyncio.sleep(0)
+        if how == "later close":
+            raise ConnectionMustClose
+        return self.futures[what] if how == "task of future" else None
 
     def answer(self, what: str) -> None:
         self.futures[what].set_result(Text(what.encode()))

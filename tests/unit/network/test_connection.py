@@ -206,6 +206,53 @@ def test_a_failed_request_with_no_answer_closes_the_connection_behind_the_answer
     in_world(body)
 
 
+def test_a_coroutine_without_a_response_keeps_its_place():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("later none:b"), frame("c"), frame("later none:d"), frame("e"))
+        await world.until(lambda: len(world.api.handled) == 5)
+        world.api.answer("a")
+        assert await peer.answers(3) == ["a", "c", "e"]
+
+    in_world(body)
+
+
+def test_a_coroutine_that_fails_without_a_response_closes_the_connection_behind_the_answers_before_it():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("future:a"), frame("later close:b"), frame("c"))
+        await peer.nothing()
+        world.api.answer("a")
+        assert await peer.answers(1) == ["a"]
+        await peer.closed()
+        assert world.api.handled == ["future:a", "later close:b"]
+
+    in_world(body)
+
+
+def test_a_coroutine_may_leave_its_response_to_a_future_and_let_requests_pass():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("task of future:a"), frame("b"))
+        await world.until(lambda: len(world.api.handled) == 2)
+        await peer.nothing()
+        world.api.answer("a")
+        assert await peer.answers(2) == ["a", "b"]
+
+    in_world(body)
+
+
+def test_a_closed_connection_gives_up_the_future_that_a_coroutine_leaves():
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("task of future:a"))
+        await world.until(lambda: "a" in world.api.futures)
+        peer.connection.close()
+        await world.until(world.api.futures["a"].cancelled)
+
+    in_world(body)
+
+
 def test_an_error_and_a_bug_of_a_handler_are_answers_and_the_connection_goes_on():
     async def body(world: World) -> None:
         peer = world.connect()

@@ -1,0 +1,298 @@
+"""Small requests that cost much: the loop's CPU time per turn and the broker's memory stay within bounds.
+
+Each case sends what no honest client sends and waits for the broker's reaction. The limits that bound them are in
+docs/decisions/0007-limits-of-decoding.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+import cramjam
+import lz4.frame
+import pytest
+
+from tests.support import hostile, wire
+from tests.support.watched_broker import MAX_GROWTH_BYTES, MAX_TURN_S, WatchedBroker
+from tests.support.wire import PRODUCE, BatchFields, Wire, array, message, string
+
+MIB = 1 << 20
+MESSAGE_TOO_LARGE, INVALID_RECORD, CORRUPT_MESSAGE = 10, 87, 2
+DESCRIBE_GROUPS, OFFSET_FETCH, DELETE_GROUPS, FIND_COORDINATOR = 15, 9, 42, 10
+
+PLAIN, COMPACTED, RECOMPRESSED, UNBOUNDED = "plain", "compacted", "recompressed", "unbounded"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
+    with WatchedBroker(tmp_path_factory.mktemp("amplification")) as running:
+        assert wire.create_topic(running.address, PLAIN) == 0
+        assert wire.create_topic(running.address, COMPACTED, cleanup_policy="compact") == 0
+        assert wire.create_topic(running.address, RECOMPRESSED, compression_type="lz4") == 0
+        configs = {"compression_type": "snappy", "max_message_bytes": "2147483647"}
+        assert wire.create_topic(running.address, UNBOUNDED, **configs) == 0
+        yield running
+        assert running.process.running(), running.process.log_tail()
+        assert running.stop() == 0
+
+
+def still_serves(broker: WatchedBroker) -> bool:
+    with Wire(broker.address, 30.0) as connection:
+        body = wire.produce_request(PLAIN, 0, wire.batch([b"honest"]), version=7)
+        return wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
+
+
+def zstd_of(unit: bytes, count: int) -> bytes:
+    """`unit`, repeated `count` times, in one frame."""
+    compressor = cramjam.zstd.Compressor(level=19)
+    chunk = unit * 10_000
+    for _ in range(count // 10_000):
+        compressor.compress(chunk)
+    compressor.compress(unit * (count % 10_000))
+    return bytes(compressor.finish())
+
+
+def gzip_of(unit: bytes, count: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    chunk = unit * 10_000
+    pieces = [packer.compress(chunk) for _ in range(count // 10_000)]
+    return b"".join([*pieces, packer.compress(unit * (count % 10_000)), packer.flush()])
+
+
+TINY_RECORD = wire.record(None)
+
+
+def tiny_records_zstd() -> bytes:
+    count = 9_000_000
+    return BatchFields(zstd_of(TINY_RECORD, count), count, attributes=4).encode()
+
+
+def tiny_messages_gzip() -> bytes:
+    return message(gzip_of(message(None), 1_600_000), attributes=1)
+
+
+def zeros_zstd() -> bytes:
+    return BatchFields(zstd_of(bytes(1024), 900_000), 1, attributes=4).encode()
+
+
+def empty_members_gzip() -> bytes:
+    return BatchFields(gzip.compress(b"", mtime=0) * 45_000, 1, attributes=1).encode()
+
+
+def empty_blocks_snappy() -> bytes:
+    block = struct.pack(">i", 1) + b"\0"
+    return BatchFields(b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + block * 200_000, 1, attributes=2).encode()
+
+
+def empty_streams_snappy() -> bytes:
+    return BatchFields((b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)) * 60_000, 1, attributes=2).encode()
+
+
+def tiny_blocks_lz4() -> bytes:
+    header = lz4.frame.compress(b"", block_linked=False)[:7]
+    return BatchFields(header + b"\x01\0\0\0\0" * 200_000 + b"\0\0\0\0", 1, attributes=3).encode()
+
+
+def empty_frames_zstd() -> bytes:
+    return BatchFields(bytes(cramjam.zstd.compress(b"")) * 80_000, 1, attributes=4).encode()
+
+
+def skippable_frames_zstd() -> bytes:
+    return BatchFields(struct.pack("<II", 0x184D2A50, 0) * 120_000, 1, attributes=4).encode()
+
+
+BATCHES: dict[str, tuple[str, int, Callable[[], bytes]]] = {
+    "6 KB of zstd hold 9,000,000 records": (COMPACTED, 7, tiny_records_zstd),
+    "41 KB of gzip hold 1,600,000 messages of format 0": (PLAIN, 1, tiny_messages_gzip),
+    "41 KB of gzip hold 1,600,000 messages of format 0, v0": (PLAIN, 0, tiny_messages_gzip),
+    "30 KB of zstd hold 900 MB, the topic has no limit": (UNBOUNDED, 7, zeros_zstd),
+    "gzip of 45,000 empty members": (RECOMPRESSED, 7, empty_members_gzip),
+    "snappy of 200,000 empty blocks": (RECOMPRESSED, 7, empty_blocks_snappy),
+    "snappy of 60,000 empty streams": (RECOMPRESSED, 7, empty_streams_snappy),
+    "lz4 of 200,000 empty blocks": (COMPACTED, 7, tiny_blocks_lz4),
+    "zstd of 80,000 empty frames": (RECOMPRESSED, 7, empty_frames_zstd),
+    "zstd of 120,000 skippable frames": (RECOMPRESSED, 7, skippable_frames_zstd),
+    "a gzip bomb": (RECOMPRESSED, 7, lambda: hostile.bomb(1, 900 * MIB)),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_that_expands_is_refused_within_bounds(broker: WatchedBroker, name: str) -> None:
+    topic, version, make = BATCHES[name]
+    body = wire.produce_request(topic, 0, make(), version=version)
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        code, _ = wire.produce_error(connection.call(PRODUCE, version, body), version)
+    assert code in (MESSAGE_TOO_LARGE, INVALID_RECORD, CORRUPT_MESSAGE)
+    assert cost.turn_s <= MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+    assert cost.process_s <= 5, cost
+    assert still_serves(broker)
+
+
+STORED = "stored"
+
+
+def store(broker: WatchedBroker, records: bytes) -> None:
+    """A batch is stored as it came where no rule of the topic requires that it is opened."""
+    wire.create_topic(broker.address, STORED)
+    with Wire(broker.address, 30.0) as connection:
+        body = wire.produce_request(STORED, 0, records, version=7)
+        assert wire.produce_error(connection.call(PRODUCE, 7, body), 7)[0] == 0
+
+
+@pytest.mark.parametrize("timestamp", [1_700_000_000_000, -3])
+def test_a_stored_batch_that_expands_is_searched_by_time_within_bounds(broker: WatchedBroker, timestamp: int) -> None:
+    store(broker, tiny_records_zstd())
+    partition = struct.pack(">iiq", 0, -1, timestamp) + b"\0"
+    topic = b"\x07" + STORED.encode() + b"\x02" + partition + b"\0"
+    body = b"\0" + struct.pack(">ib", -1, 0) + b"\x02" + topic + b"\0"
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        answer = connection.call(wire.LIST_OFFSETS, 7, body)
+    # Tags of the header, throttle time, one topic, its name, one partition, its index.
+    assert struct.unpack_from(">h", answer.data, 4 + 1 + 4 + 1 + 7 + 1 + 4)[0] == MESSAGE_TOO_LARGE
+    assert cost.turn_s <= MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+
+
+def test_a_stored_batch_that_expands_is_converted_for_old_clients_within_bounds(broker: WatchedBroker) -> None:
+    count = 5_000_000
+    store(broker, BatchFields(gzip_of(TINY_RECORD, count), count, attributes=1).encode())
+    with Wire(broker.address, 60.0) as connection:
+        end = wire.end_offset(connection, STORED, 0)[1]
+        with broker.measured() as cost:
+            body = wire.fetch_request(STORED, 0, end - count, version=0)
+            code = wire.fetched(connection.call(wire.FETCH, 0, body), 0)[0]
+    assert code == MESSAGE_TOO_LARGE
+    assert cost.turn_s <= MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+
+
+def test_batches_that_are_opened_in_a_worker_keep_their_order(broker: WatchedBroker) -> None:
+    """One connection sends small and large batches without waiting: offsets and responses follow the requests."""
+    sizes = [1, 3000, 1, 2, 5000, 1, 1, 4000, 2]
+    with Wire(broker.address, 60.0) as connection:
+        first = wire.end_offset(connection, RECOMPRESSED, 0)[1]
+        for size in sizes:
+            records = wire.batch([b"value of a record"] * size)
+            connection.send_request(PRODUCE, 7, wire.produce_request(RECOMPRESSED, 0, records, version=7))
+        offsets = []
+        for correlation in range(2, len(sizes) + 2):
+            connection.expect_correlation(correlation)
+            code, offset = wire.produce_error(connection.receive(), 7)
+            assert code == 0
+            offsets.append(offset - first)
+    assert offsets == [sum(sizes[:n]) for n in range(len(sizes))]
+
+
+@pytest.mark.parametrize("records", ["honest", "refused"])
+def test_acks_of_zero_with_a_batch_that_is_opened_in_a_worker(broker: WatchedBroker, records: str) -> None:
+    data = tiny_records_zstd() if records == "refused" else wire.batch([b"x" * 20] * 3000)
+    topic = COMPACTED if records == "refused" else RECOMPRESSED
+    with Wire(broker.address, 60.0) as connection:
+        before = wire.end_offset(connection, topic, 0)[1]
+        connection.send(wire.request(PRODUCE, 7, wire.produce_request(topic, 0, data, version=7, acks=0), 99))
+        if records == "refused":
+            assert connection.closed_within(30)
+        else:
+            assert wire.end_offset(connection, topic, 0)[1] == before + 3000
+
+
+def _tagged(count: int) -> bytes:
+    number = bytearray()
+    while count > 127:
+        number.append(count & 127 | 128)
+        count >>= 7
+    return bytes([*number, count])
+
+
+def describe_groups() -> bytes:
+    return wire.request(DESCRIBE_GROUPS, 0, array([b"\0\0"] * 2_000_000))
+
+
+def produce_topics() -> bytes:
+    topics = array([string("") + array([])] * 600_000)
+    return wire.request(PRODUCE, 7, string(None) + struct.pack(">hi", 1, 1000) + topics)
+
+
+def produce_partitions() -> bytes:
+    """An array of one topic after the other, each with one partition: no array alone is long."""
+    topic = string("") + array([struct.pack(">ii", 0, -1)])
+    return wire.request(PRODUCE, 7, string(None) + struct.pack(">hi", 1, 1000) + array([topic] * 250_000))
+
+
+def tagged_fields() -> bytes:
+    """ApiVersions v3, with a header of two million tagged fields."""
+    return wire.frame(struct.pack(">hhi", 18, 3, 1) + string("wire") + _tagged(2_000_000) + b"\0\0" * 2_000_000)
+
+
+def offset_fetch() -> bytes:
+    return wire.request(OFFSET_FETCH, 1, string("group") + array([string("t") + array([bytes(4)] * 1_000_000)]))
+
+
+def metadata_names() -> bytes:
+    return wire.request(wire.METADATA, 4, array([b"\0\1a"] * 1_400_000) + b"\0")
+
+
+REQUESTS: dict[str, Callable[[], bytes]] = {
+    "DescribeGroups of 2,000,000 groups": describe_groups,
+    "Produce of 600,000 topics": produce_topics,
+    "Produce of 250,000 topics with a partition each": produce_partitions,
+    "a header of 2,000,000 tagged fields": tagged_fields,
+    "OffsetFetch of 1,000,000 partitions": offset_fetch,
+    "Metadata of 1,400,000 topics": metadata_names,
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_of_too_many_elements_is_refused_within_bounds(broker: WatchedBroker, name: str) -> None:
+    data = REQUESTS[name]()
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        with contextlib.suppress(OSError):
+            connection.send(data)
+        assert connection.closed_within(60)
+    assert cost.turn_s <= MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+    assert still_serves(broker)
+
+
+LARGE_HONEST: dict[str, tuple[int, int, Callable[[], bytes]]] = {
+    "Metadata of 50,000 topics": (
+        wire.METADATA,
+        4,
+        lambda: array([string(f"a-topic-of-some-length-{n}") for n in range(50_000)]) + b"\0",
+    ),
+    "Fetch of 10,000 partitions": (
+        wire.FETCH,
+        4,
+        lambda: (
+            struct.pack(">iiiib", -1, 0, 0, 1 << 20, 0)
+            + array(
+                [
+                    string(f"topic-{n}") + array([struct.pack(">iqi", p, 0, 1000) for p in range(10)])
+                    for n in range(1000)
+                ]
+            )
+        ),
+    ),
+    "OffsetFetch of 50,000 partitions": (
+        OFFSET_FETCH,
+        1,
+        lambda: string("group") + array([string(f"topic-{n}") + array([bytes(4)] * 50) for n in range(1000)]),
+    ),
+    "DescribeGroups of 10,000 groups": (DESCRIBE_GROUPS, 0, lambda: array([string(f"g-{n}") for n in range(10_000)])),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_HONEST)
+def test_a_large_request_of_an_honest_client_is_served(broker: WatchedBroker, name: str) -> None:
+    key, version, make = LARGE_HONEST[name]
+    body = make()
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        assert connection.call(key, version, body).data
+        assert connection.call(wire.METADATA, 4, wire.metadata_request([PLAIN])).data
+    print(name, cost)
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
