@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -294,5 +295,27 @@ def test_a_large_request_of_an_honest_client_is_served(broker: WatchedBroker, na
     with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
         assert connection.call(key, version, body).data
         assert connection.call(wire.METADATA, 4, wire.metadata_request([PLAIN])).data
-    print(name, cost)
     assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+
+
+def test_a_connection_that_pipelines_does_not_starve_others(broker: WatchedBroker) -> None:
+    for n in range(50):
+        assert wire.create_topic(broker.address, f"topic-{n}") == 0
+    count = 8000
+    body = struct.pack(">i", -1) + b"\0"
+    requests = b"".join(wire.request(wire.METADATA, 4, body, n, "") for n in range(count))
+    with broker.measured() as cost, Wire(broker.address, 60.0) as greedy, Wire(broker.address, 60.0) as other:
+        reading = threading.Thread(target=_read_in_order, args=(greedy, count))
+        reading.start()
+        greedy.send(requests)
+        for _ in range(5):
+            other.call(wire.METADATA, 4, wire.metadata_request([PLAIN]))
+        reading.join(60)
+        assert not reading.is_alive()
+    assert cost.turn_s <= MAX_TURN_S, cost
+
+
+def _read_in_order(connection: Wire, count: int) -> None:
+    for n in range(count):
+        connection.expect_correlation(n)
+        connection.receive()

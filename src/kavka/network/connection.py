@@ -11,6 +11,9 @@ Who waits: a future holds its place in the line of answers while later requests 
 connection stop reading until it is done. Too many unanswered requests, answers that the peer does not take, and a large
 request while too many bytes of others' are on their way, do so too. Whatever ends such a wait calls `go_on`.
 
+Fairness: a connection handles requests for `TURN_S` in a turn of the loop. The rest of what it received waits for the
+next turn, in which every other connection has its own.
+
 How it ends: a peer that sends no more, or sends what cannot be served, still gets the answers to what it asked before;
 an error of the socket, of an answer, or the stop of the server closes at once.
 """
@@ -58,14 +61,14 @@ MAX_DECODED_BYTES = 16 * 1024 * 1024
 MAX_UNANSWERED = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_PIECES = 1024
+# How long a connection handles requests before others have their turn. One request may take longer.
+TURN_S = 0.002
 # The least that a large request's own buffer grows by.
 MIN_GROWTH = 64 * 1024
 # A peer that sends no more is given its answers for this long.
 LINGER_S = 30.0
 # A client sends the same header again and again: it is decoded once, unless it is longer than this.
 REMEMBERED_HEADER = 256
-# Tagged fields of a request's header: the protocol defines none so far.
-MAX_HEADER_TAGS = 100
 ANONYMOUS = "User:ANONYMOUS"
 
 
@@ -97,6 +100,7 @@ class Connection:
         "_loop",
         "_muted",
         "_outbox",
+        "_paused",
         "_reading",
         "_server",
         "_sock",
@@ -125,6 +129,7 @@ class Connection:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._muted = False
         self._starved = False
+        self._paused = False
         self._ending = False
         self._linger: asyncio.TimerHandle | None = None
         self._reading = False
@@ -195,6 +200,7 @@ class Connection:
         position = 0
         end = len(data)
         self._carry = b""
+        deadline = perf_counter() + TURN_S
         try:
             while end - position >= 4:
                 (size,) = _SIZE.unpack_from(data, position)
@@ -217,6 +223,10 @@ class Connection:
                     if self._congested():
                         break
                 if self._muted or self.closed:
+                    break
+                if position < end and perf_counter() > deadline:
+                    self._paused = True
+                    self._loop.call_soon(self._resume)
                     break
             if position < end:
                 self._carry = bytes(data[position:])
@@ -252,7 +262,10 @@ class Connection:
             client_id = self._client_id
             position = 8 + len(known)
         else:
-            header, position = decode_bounded(MAX_HEADER_TAGS, RequestHeader.decode, data, 0)
+            if len(data) <= ELEMENTS_ON_LOOP:
+                header, position = RequestHeader.decode(data, 0)
+            else:
+                header, position = decode_bounded(ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
             client_id = header.client_id
             if version >= api.flexible_from and position <= REMEMBERED_HEADER:
                 self._client, self._client_id = bytes(data[8:position]), client_id
@@ -393,6 +406,7 @@ class Connection:
         return (
             self._muted
             or self._starved
+            or self._paused
             or self._ending
             or len(self._unanswered) >= MAX_UNANSWERED
             or outbox.queued_bytes > MAX_UNSENT_BYTES
@@ -402,6 +416,14 @@ class Connection:
     def go_on(self) -> None:
         """The bytes that a large request waits for may be there."""
         self._starved = False
+        try:
+            self._take_carried()
+        except Exception as error:
+            self._failed(error)
+
+    def _resume(self) -> None:
+        """The next turn, after one that was used up."""
+        self._paused = False
         try:
             self._take_carried()
         except Exception as error:

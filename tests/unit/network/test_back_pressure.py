@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+import time
 
 from kavka.network.connection import MAX_UNANSWERED, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
 from kavka.storage.file_slice import FileSlice, LogFile
@@ -213,5 +215,66 @@ def test_the_stop_ends_waiting_futures_at_once_and_waits_for_coroutines_only_so_
         assert all(task.done() for task in tasks)
         await quick.closed()
         await slow.closed()
+
+    in_world(body)
+
+
+def test_a_connection_that_pipelines_lets_others_have_their_turn():
+    """Requests of a millisecond each, hundreds in one read: another connection is served between them."""
+
+    async def body(world: World) -> None:
+        def handle(ctx, request):
+            time.sleep(0.001)
+            return echo(ctx, request)
+
+        echo, world.api.handle = world.api.handle, handle  # type: ignore[method-assign]
+        greedy, other = world.connect(), world.connect()
+        names = [f"greedy {n}" for n in range(300)]
+        await greedy.send(*(frame(name) for name in names))
+        await world.until(lambda: len(world.api.handled) > 0)
+        await other.send(frame("other"))
+        assert await other.answers(1) == ["other"]
+        assert world.api.handled.index("other") < 150
+        assert await greedy.answers(len(names)) == names
+
+    in_world(body)
+
+
+def test_nothing_is_left_behind_when_a_turn_ends_with_the_last_bytes(monkeypatch):
+    """Every request uses up its turn: the rest is handled although the socket never becomes readable again."""
+    monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
+
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("a"), frame("future:b"), frame("task:c"), frame("d"), frame("fail:e"), frame("f"))
+        assert await peer.answers(1) == ["a"]
+        await world.until(lambda: "c" in world.api.futures)
+        world.api.answer("b")
+        assert await peer.answers(1) == ["b"]
+        world.api.answer("c")
+        assert await peer.answers(4) == ["c", "d", "error 42", "f"]
+        # Half of a request is received, its turn ends, and the peer sends the rest.
+        last = frame("h")
+        await peer.send(frame("g"), last[:-1])
+        assert await peer.answers(1) == ["g"]
+        await peer.send(last[-1:])
+        assert await peer.answers(1) == ["h"]
+
+    in_world(body)
+
+
+def test_a_connection_may_close_or_end_between_its_turns(monkeypatch):
+    monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
+
+    async def body(world: World) -> None:
+        peer = world.connect()
+        await peer.send(frame("a"), frame("close:b"), frame("c"))
+        assert await peer.answers(1) == ["a"]
+        await peer.closed()
+        other = world.connect()
+        await other.send(*(frame(str(n)) for n in range(50)))
+        other.sock.shutdown(socket.SHUT_WR)
+        assert await other.answers(50) == [str(n) for n in range(50)]
+        await other.closed()
 
     in_world(body)
