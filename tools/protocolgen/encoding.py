@@ -11,6 +11,11 @@ from protocolgen.code import Code, Library, Uses, quoted, set_condition, snake_c
 from protocolgen.schema import FIXED, Field, Message, Struct
 
 
+def is_error_message(f: Field) -> bool:
+    """It quotes what a client sent, and must not make the response too long to be encoded."""
+    return f.type == "string" and f.name.endswith("error_message")
+
+
 class EncoderWriter:
     kind = "encode"
     arguments = "message, out"
@@ -126,6 +131,8 @@ class EncoderWriter:
         return self.uses.helper("_".join(["pack", *["compact"] * self.flexible, *["nullable"] * nullable, what]))
 
     def sized(self, f: Field, value: str, nullable: bool) -> None:
+        if is_error_message(f):
+            value = f"{self.uses.helper('shortened')}({value})"
         self.put(f"{self.packer(f.type, nullable)}({value})")
 
     def array(self, f: Field, value: str, nullable: bool) -> None:
@@ -179,6 +186,8 @@ class FlatEncoderWriter(EncoderWriter):
             with self.code.block("else:"):
                 self.sized(f, value, nullable=False)
         elif f.type == "string":
+            if is_error_message(f):
+                value = f"{self.uses.helper('shortened')}({value})"
             self.code.add(f"data = {value}.encode()")
             self.length("len(data)", "h", "long_string_prefix")
             self.put("data")

@@ -5,6 +5,7 @@ A topic's and a group's values are wrong with INVALID_CONFIG, a broker's with IN
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -98,10 +99,11 @@ async def each_once(
 ) -> list[tuple[R, KafkaError | None]]:
     """Change one resource after the other, each with its outcome. One that is named twice is not changed at all."""
     asked = [(resource.resource_type, resource.resource_name) for resource in resources]
+    counts = Counter(asked)
     results: list[tuple[R, KafkaError | None]] = []
     for resource, key in zip(resources, asked, strict=True):
         try:
-            if asked.count(key) > 1:
+            if counts[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")
             await change(resource)
         except KafkaError as error:

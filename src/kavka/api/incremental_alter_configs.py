@@ -21,6 +21,7 @@ from kavka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from kavka.protocol.primitives import MAX_STRING_LENGTH
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
@@ -77,10 +78,16 @@ def _changed_list(resource_type: int, config: AlterableConfig, before: str | Non
     items = [item.strip() for item in text.split(",") if item.strip()]
     named = [item.strip() for item in (config.value or "").split(",") if item.strip()]
     if config.config_operation == APPEND:
-        items += [item for item in named if item not in items]
+        present = set(items)
+        items += [item for item in dict.fromkeys(named) if item not in present]
     else:
-        items = [item for item in items if item not in named]
-    return ",".join(items)
+        dropped = set(named)
+        items = [item for item in items if item not in dropped]
+    value = ",".join(items)
+    if len(value.encode()) > MAX_STRING_LENGTH:
+        # Stored, it could not be described to anyone.
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} would be longer than {MAX_STRING_LENGTH} bytes.")
+    return value
 
 
 def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:

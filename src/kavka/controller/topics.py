@@ -6,6 +6,7 @@ own metadata shows it, or the caller's time is up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -84,10 +85,10 @@ class Topics:
     ) -> list[TopicOutcome]:
         """One outcome for each, in order. Two of one name are refused both."""
         self._check_active()
-        names = [topic.name for topic in topics]
+        names = Counter(topic.name for topic in topics)
         outcomes = []
         for topic in topics:
-            if names.count(topic.name) > 1:
+            if names[topic.name] > 1:
                 error = KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once.")
                 outcomes.append(TopicOutcome(topic.name, error))
             else:
@@ -225,11 +226,11 @@ class Topics:
         self, topics: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool = False
     ) -> list[TopicOutcome]:
         self._check_active()
-        names = [topic.name for topic in topics]
+        names = Counter(topic.name for topic in topics)
         outcomes = []
         for topic in topics:
             try:
-                if names.count(topic.name) > 1:
+                if names[topic.name] > 1:
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once."
                     )

@@ -69,6 +69,8 @@ MIN_GROWTH = 64 * 1024
 LINGER_S = 30.0
 # A client sends the same header again and again: it is decoded once, unless it is longer than this.
 REMEMBERED_HEADER = 256
+# Groups keep the client ids of their members and show them to others: the rest of a longer one is dropped.
+MAX_CLIENT_ID = 1024
 ANONYMOUS = "User:ANONYMOUS"
 
 
@@ -267,6 +269,8 @@ class Connection:
             else:
                 header, position = decode_bounded(ELEMENTS_ON_LOOP, RequestHeader.decode, data, 0)
             client_id = header.client_id
+            if client_id is not None and len(client_id) > MAX_CLIENT_ID:
+                client_id = client_id[:MAX_CLIENT_ID]
             if version >= api.flexible_from and position <= REMEMBERED_HEADER:
                 self._client, self._client_id = bytes(data[8:position]), client_id
         context = RequestContext(

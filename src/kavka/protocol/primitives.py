@@ -23,6 +23,8 @@ Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any, list[Any]], None]
 
 MAX_STRING_LENGTH = 0x7FFF
+# Error messages quote what clients sent. Longer ones are cut off when they are encoded, in characters.
+MAX_ERROR_MESSAGE = 1000
 
 ZERO_UUID = UUID(int=0)
 # The default of list arguments in generated constructors; it stands for a new empty list.
@@ -317,6 +319,13 @@ def pack_compact_string(value: str) -> bytes:
 
 def pack_compact_nullable_string(value: str | None) -> bytes:
     return _COMPACT_NULL if value is None else pack_compact_string(value)
+
+
+def shortened(message: Any) -> Any:
+    """An error message, or None, as it is encoded."""
+    if message is None or len(message) <= MAX_ERROR_MESSAGE:
+        return message
+    return message[: MAX_ERROR_MESSAGE - 3] + "..."
 
 
 # --- bytes: as strings, but with an int32

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from copy import copy
 from functools import partial
-from uuid import uuid4
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
@@ -30,6 +29,7 @@ from kavka.coordinator.group.state import (
     ClassicGroup,
     Member,
     join_error,
+    new_member_id,
 )
 from kavka.coordinator.operations import NOTHING, Outcome, Timers
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
@@ -120,7 +120,7 @@ class ClassicProtocol:
         self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, version: int, answer: AnswerJoin
     ) -> Outcome:
         instance_id = joining.instance_id
-        joining.member_id = member_id = f"{instance_id if instance_id is not None else joining.client_id}-{uuid4()}"
+        joining.member_id = member_id = new_member_id(joining.client_id if instance_id is None else instance_id)
         if instance_id is not None:
             if instance_id in group.static_members:
                 return self._take_over(group, joining, version, answer)
@@ -247,7 +247,7 @@ class ClassicProtocol:
         was_empty = group.state is EMPTY
         group.transition(PREPARING, self._clock.now_ms())
         self.rebalances += 1
-        log.info("Group %s of generation %d rebalances: %s", group.group_id, group.generation, reason)
+        log.info("Group %s of generation %d rebalances: %.1000s", group.group_id, group.generation, reason)
         if was_empty:
             delay = self.config.initial_rebalance_delay_ms
             group.new_member_added = False

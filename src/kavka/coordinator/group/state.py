@@ -26,19 +26,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from uuid import uuid4
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from kavka.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kavka.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata
 from kavka.protocol.messages.sync_group import SyncGroupResponse
-from kavka.protocol.primitives import ProtocolError
+from kavka.protocol.primitives import MAX_STRING_LENGTH, ProtocolError
 
 CONSUMER = "consumer"
 
 AnswerJoin = Callable[[JoinGroupResponse], None]
 AnswerSync = Callable[[SyncGroupResponse], None]
 Protocols = tuple[tuple[str, bytes], ...]
+
+
+def new_member_id(prefix: str) -> str:
+    """A member id that begins with the client id or the instance id. One that were too long for a response would make
+    the whole group impossible to describe: it has only the beginning of the prefix."""
+    suffix = f"-{uuid4()}"
+    room = MAX_STRING_LENGTH - len(suffix)
+    if len(prefix) * 4 > room:
+        prefix = prefix.encode()[:room].decode(errors="ignore")
+    return prefix + suffix
 
 
 class State(Enum):

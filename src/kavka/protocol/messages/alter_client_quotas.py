@@ -27,6 +27,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -311,7 +312,7 @@ def decode_alter_client_quotas_response_v1(buf, pos):
 
 def encode_alter_client_quotas_response_entry_data_v0(alter_client_quotas_response_entry_data, append):
     append(pack_h(alter_client_quotas_response_entry_data.error_code))
-    append(pack_nullable_string(alter_client_quotas_response_entry_data.error_message))
+    append(pack_nullable_string(shortened(alter_client_quotas_response_entry_data.error_message)))
     append(pack_count(alter_client_quotas_response_entry_data.entity))
     for entity_data in alter_client_quotas_response_entry_data.entity:
         encode_entity_data_v0(entity_data, append)
@@ -330,7 +331,7 @@ def encode_alter_client_quotas_response_v0(message, out):
 
 def encode_alter_client_quotas_response_entry_data_v1(alter_client_quotas_response_entry_data, append):
     append(pack_h(alter_client_quotas_response_entry_data.error_code))
-    append(pack_compact_nullable_string(alter_client_quotas_response_entry_data.error_message))
+    append(pack_compact_nullable_string(shortened(alter_client_quotas_response_entry_data.error_message)))
     append(pack_compact_count(alter_client_quotas_response_entry_data.entity))
     for entity_data in alter_client_quotas_response_entry_data.entity:
         encode_entity_data_v1(entity_data, append)

@@ -27,6 +27,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -278,7 +279,7 @@ def decode_alter_configs_response_v2(buf, pos):
 
 def encode_alter_configs_resource_response_v0(alter_configs_resource_response, append):
     append(pack_h(alter_configs_resource_response.error_code))
-    append(pack_nullable_string(alter_configs_resource_response.error_message))
+    append(pack_nullable_string(shortened(alter_configs_resource_response.error_message)))
     append(pack_b(alter_configs_resource_response.resource_type))
     append(pack_string(alter_configs_resource_response.resource_name))
 
@@ -296,7 +297,7 @@ def encode_alter_configs_response_v0(message, out):
 
 def encode_alter_configs_resource_response_v2(alter_configs_resource_response, append):
     append(pack_h(alter_configs_resource_response.error_code))
-    append(pack_compact_nullable_string(alter_configs_resource_response.error_message))
+    append(pack_compact_nullable_string(shortened(alter_configs_resource_response.error_message)))
     append(pack_b(alter_configs_resource_response.resource_type))
     append(pack_compact_string(alter_configs_resource_response.resource_name))
     append(b"\x00")

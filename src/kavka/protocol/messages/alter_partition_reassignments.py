@@ -24,6 +24,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_numbers,
     read_compact_nullable_string,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -264,7 +265,7 @@ def decode_alter_partition_reassignments_response_v1(buf, pos):
 
 def encode_reassignable_partition_response_v0(reassignable_partition_response, append):
     append(pack_ih(reassignable_partition_response.partition_index, reassignable_partition_response.error_code))
-    append(pack_compact_nullable_string(reassignable_partition_response.error_message))
+    append(pack_compact_nullable_string(shortened(reassignable_partition_response.error_message)))
     append(b"\x00")
 
 
@@ -280,7 +281,7 @@ def encode_alter_partition_reassignments_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.responses))
         for reassignable_topic_response in message.responses:
             encode_reassignable_topic_response_v0(reassignable_topic_response, append)
@@ -293,7 +294,7 @@ def encode_alter_partition_reassignments_response_v1(message, out):
     try:
         append = out.append
         append(pack_ith(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.responses))
         for reassignable_topic_response in message.responses:
             encode_reassignable_topic_response_v0(reassignable_topic_response, append)

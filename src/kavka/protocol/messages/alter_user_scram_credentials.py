@@ -23,6 +23,7 @@ from kavka.protocol.primitives import (
     read_compact_bytes,
     read_compact_nullable_string,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -203,7 +204,7 @@ def decode_alter_user_scram_credentials_response_v0(buf, pos):
 def encode_alter_user_scram_credentials_result_v0(alter_user_scram_credentials_result, append):
     append(pack_compact_string(alter_user_scram_credentials_result.user))
     append(pack_h(alter_user_scram_credentials_result.error_code))
-    append(pack_compact_nullable_string(alter_user_scram_credentials_result.error_message))
+    append(pack_compact_nullable_string(shortened(alter_user_scram_credentials_result.error_message)))
     append(b"\x00")
 
 

@@ -25,6 +25,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_string,
     read_compact_numbers,
     read_compact_string,
+    shortened,
     skip_tags,
     to_uuid,
 )
@@ -355,7 +356,7 @@ def encode_member_v0(member, append):
 
 def encode_described_group_v0(described_group, append):
     append(pack_h(described_group.error_code))
-    append(pack_compact_nullable_string(described_group.error_message))
+    append(pack_compact_nullable_string(shortened(described_group.error_message)))
     append(pack_compact_string(described_group.group_id))
     append(pack_compact_string(described_group.group_state))
     append(pack_ii(described_group.group_epoch, described_group.assignment_epoch))
@@ -396,7 +397,7 @@ def encode_member_v1(member, append):
 
 def encode_described_group_v1(described_group, append):
     append(pack_h(described_group.error_code))
-    append(pack_compact_nullable_string(described_group.error_message))
+    append(pack_compact_nullable_string(shortened(described_group.error_message)))
     append(pack_compact_string(described_group.group_id))
     append(pack_compact_string(described_group.group_state))
     append(pack_ii(described_group.group_epoch, described_group.assignment_epoch))

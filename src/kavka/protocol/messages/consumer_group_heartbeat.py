@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_string,
     read_compact_numbers,
     read_compact_string,
+    shortened,
     skip_tags,
     to_uuid,
 )
@@ -289,7 +290,7 @@ def encode_consumer_group_heartbeat_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_nullable_string(message.member_id))
         append(pack_ii(message.member_epoch, message.heartbeat_interval_ms))
         if message.assignment is None:

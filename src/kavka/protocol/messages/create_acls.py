@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -292,7 +293,7 @@ def decode_create_acls_response_v2(buf, pos):
 
 def encode_acl_creation_result_v0(acl_creation_result, append):
     append(pack_h(acl_creation_result.error_code))
-    append(pack_nullable_string(acl_creation_result.error_message))
+    append(pack_nullable_string(shortened(acl_creation_result.error_message)))
 
 
 def encode_create_acls_response_v0(message, out):
@@ -308,7 +309,7 @@ def encode_create_acls_response_v0(message, out):
 
 def encode_acl_creation_result_v2(acl_creation_result, append):
     append(pack_h(acl_creation_result.error_code))
-    append(pack_compact_nullable_string(acl_creation_result.error_message))
+    append(pack_compact_nullable_string(shortened(acl_creation_result.error_message)))
     append(b"\x00")
 
 

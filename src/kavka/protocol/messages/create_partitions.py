@@ -35,6 +35,7 @@ from kavka.protocol.primitives import (
     read_nullable_string,
     read_numbers,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -275,7 +276,7 @@ def decode_create_partitions_response_v2(buf, pos):
 def encode_create_partitions_topic_result_v0(create_partitions_topic_result, append):
     append(pack_string(create_partitions_topic_result.name))
     append(pack_h(create_partitions_topic_result.error_code))
-    append(pack_nullable_string(create_partitions_topic_result.error_message))
+    append(pack_nullable_string(shortened(create_partitions_topic_result.error_message)))
 
 
 def encode_create_partitions_response_v0(message, out):
@@ -292,7 +293,7 @@ def encode_create_partitions_response_v0(message, out):
 def encode_create_partitions_topic_result_v2(create_partitions_topic_result, append):
     append(pack_compact_string(create_partitions_topic_result.name))
     append(pack_h(create_partitions_topic_result.error_code))
-    append(pack_compact_nullable_string(create_partitions_topic_result.error_message))
+    append(pack_compact_nullable_string(shortened(create_partitions_topic_result.error_message)))
     append(b"\x00")
 
 

@@ -40,6 +40,7 @@ from kavka.protocol.primitives import (
     read_string,
     read_tag,
     read_uvarint,
+    shortened,
     skip_tags,
     tagged_field,
     to_uuid,
@@ -528,7 +529,7 @@ def encode_create_topics_response_v0(message, out):
 def encode_creatable_topic_result_v1(creatable_topic_result, append):
     append(pack_string(creatable_topic_result.name))
     append(pack_h(creatable_topic_result.error_code))
-    append(pack_nullable_string(creatable_topic_result.error_message))
+    append(pack_nullable_string(shortened(creatable_topic_result.error_message)))
 
 
 def encode_create_topics_response_v1(message, out):
@@ -565,7 +566,7 @@ def encode_creatable_topic_configs_v5(creatable_topic_configs, append):
 def encode_creatable_topic_result_v5(creatable_topic_result, append):
     append(pack_compact_string(creatable_topic_result.name))
     append(pack_h(creatable_topic_result.error_code))
-    append(pack_compact_nullable_string(creatable_topic_result.error_message))
+    append(pack_compact_nullable_string(shortened(creatable_topic_result.error_message)))
     append(pack_ih(creatable_topic_result.num_partitions, creatable_topic_result.replication_factor))
     append(pack_compact_nullable_count(creatable_topic_result.configs))
     for creatable_topic_configs in creatable_topic_result.configs or ():
@@ -593,7 +594,7 @@ def encode_create_topics_response_v5(message, out):
 def encode_creatable_topic_result_v7(creatable_topic_result, append):
     append(pack_compact_string(creatable_topic_result.name))
     append(pack_uh(creatable_topic_result.topic_id.bytes, creatable_topic_result.error_code))
-    append(pack_compact_nullable_string(creatable_topic_result.error_message))
+    append(pack_compact_nullable_string(shortened(creatable_topic_result.error_message)))
     append(pack_ih(creatable_topic_result.num_partitions, creatable_topic_result.replication_factor))
     append(pack_compact_nullable_count(creatable_topic_result.configs))
     for creatable_topic_configs in creatable_topic_result.configs or ():

@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -406,7 +407,7 @@ def encode_delete_acls_matching_acl_v0(delete_acls_matching_acl, append):
     if delete_acls_matching_acl.pattern_type != 3:
         raise not_in_version("pattern_type")
     append(pack_h(delete_acls_matching_acl.error_code))
-    append(pack_nullable_string(delete_acls_matching_acl.error_message))
+    append(pack_nullable_string(shortened(delete_acls_matching_acl.error_message)))
     append(pack_b(delete_acls_matching_acl.resource_type))
     append(pack_string(delete_acls_matching_acl.resource_name))
     append(pack_string(delete_acls_matching_acl.principal))
@@ -416,7 +417,7 @@ def encode_delete_acls_matching_acl_v0(delete_acls_matching_acl, append):
 
 def encode_delete_acls_filter_result_v0(delete_acls_filter_result, append):
     append(pack_h(delete_acls_filter_result.error_code))
-    append(pack_nullable_string(delete_acls_filter_result.error_message))
+    append(pack_nullable_string(shortened(delete_acls_filter_result.error_message)))
     append(pack_count(delete_acls_filter_result.matching_acls))
     for delete_acls_matching_acl in delete_acls_filter_result.matching_acls:
         encode_delete_acls_matching_acl_v0(delete_acls_matching_acl, append)
@@ -435,7 +436,7 @@ def encode_delete_acls_response_v0(message, out):
 
 def encode_delete_acls_matching_acl_v1(delete_acls_matching_acl, append):
     append(pack_h(delete_acls_matching_acl.error_code))
-    append(pack_nullable_string(delete_acls_matching_acl.error_message))
+    append(pack_nullable_string(shortened(delete_acls_matching_acl.error_message)))
     append(pack_b(delete_acls_matching_acl.resource_type))
     append(pack_string(delete_acls_matching_acl.resource_name))
     append(pack_b(delete_acls_matching_acl.pattern_type))
@@ -446,7 +447,7 @@ def encode_delete_acls_matching_acl_v1(delete_acls_matching_acl, append):
 
 def encode_delete_acls_filter_result_v1(delete_acls_filter_result, append):
     append(pack_h(delete_acls_filter_result.error_code))
-    append(pack_nullable_string(delete_acls_filter_result.error_message))
+    append(pack_nullable_string(shortened(delete_acls_filter_result.error_message)))
     append(pack_count(delete_acls_filter_result.matching_acls))
     for delete_acls_matching_acl in delete_acls_filter_result.matching_acls:
         encode_delete_acls_matching_acl_v1(delete_acls_matching_acl, append)
@@ -465,7 +466,7 @@ def encode_delete_acls_response_v1(message, out):
 
 def encode_delete_acls_matching_acl_v2(delete_acls_matching_acl, append):
     append(pack_h(delete_acls_matching_acl.error_code))
-    append(pack_compact_nullable_string(delete_acls_matching_acl.error_message))
+    append(pack_compact_nullable_string(shortened(delete_acls_matching_acl.error_message)))
     append(pack_b(delete_acls_matching_acl.resource_type))
     append(pack_compact_string(delete_acls_matching_acl.resource_name))
     append(pack_b(delete_acls_matching_acl.pattern_type))
@@ -476,7 +477,7 @@ def encode_delete_acls_matching_acl_v2(delete_acls_matching_acl, append):
 
 def encode_delete_acls_filter_result_v2(delete_acls_filter_result, append):
     append(pack_h(delete_acls_filter_result.error_code))
-    append(pack_compact_nullable_string(delete_acls_filter_result.error_message))
+    append(pack_compact_nullable_string(shortened(delete_acls_filter_result.error_message)))
     append(pack_compact_count(delete_acls_filter_result.matching_acls))
     for delete_acls_matching_acl in delete_acls_filter_result.matching_acls:
         encode_delete_acls_matching_acl_v2(delete_acls_matching_acl, append)

@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_string,
     read_compact_string,
     read_string,
+    shortened,
     skip_tags,
     to_uuid,
 )
@@ -349,7 +350,7 @@ def encode_delete_topics_response_v4(message, out):
 def encode_deletable_topic_result_v5(deletable_topic_result, append):
     append(pack_compact_string(deletable_topic_result.name))
     append(pack_h(deletable_topic_result.error_code))
-    append(pack_compact_nullable_string(deletable_topic_result.error_message))
+    append(pack_compact_nullable_string(shortened(deletable_topic_result.error_message)))
     append(b"\x00")
 
 
@@ -368,7 +369,7 @@ def encode_delete_topics_response_v5(message, out):
 def encode_deletable_topic_result_v6(deletable_topic_result, append):
     append(pack_compact_nullable_string(deletable_topic_result.name))
     append(pack_uh(deletable_topic_result.topic_id.bytes, deletable_topic_result.error_code))
-    append(pack_compact_nullable_string(deletable_topic_result.error_message))
+    append(pack_compact_nullable_string(shortened(deletable_topic_result.error_message)))
     append(b"\x00")
 
 

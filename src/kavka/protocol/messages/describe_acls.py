@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -333,7 +334,7 @@ def encode_describe_acls_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_count(message.resources))
         for describe_acls_resource in message.resources:
             encode_describe_acls_resource_v0(describe_acls_resource, append)
@@ -354,7 +355,7 @@ def encode_describe_acls_response_v1(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_count(message.resources))
         for describe_acls_resource in message.resources:
             encode_describe_acls_resource_v1(describe_acls_resource, append)
@@ -382,7 +383,7 @@ def encode_describe_acls_response_v2(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.resources))
         for describe_acls_resource in message.resources:
             encode_describe_acls_resource_v2(describe_acls_resource, append)

@@ -31,6 +31,7 @@ from kavka.protocol.primitives import (
     read_nullable_array,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -313,7 +314,7 @@ def encode_describe_client_quotas_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_nullable_count(message.entries))
         for entry_data in message.entries or ():
             encode_entry_data_v0(entry_data, append)
@@ -346,7 +347,7 @@ def encode_describe_client_quotas_response_v1(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_nullable_count(message.entries))
         for entry_data in message.entries or ():
             encode_entry_data_v1(entry_data, append)

@@ -22,6 +22,7 @@ from kavka.protocol.primitives import (
     read_compact_array,
     read_compact_nullable_string,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -295,7 +296,7 @@ def encode_describe_cluster_response_v0(message, out):
         if message.endpoint_type != 1:
             raise not_in_version("endpoint_type")
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_string(message.cluster_id))
         append(pack_i(message.controller_id))
         append(pack_compact_count(message.brokers))
@@ -310,7 +311,7 @@ def encode_describe_cluster_response_v1(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_b(message.endpoint_type))
         append(pack_compact_string(message.cluster_id))
         append(pack_i(message.controller_id))
@@ -334,7 +335,7 @@ def encode_describe_cluster_response_v2(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_b(message.endpoint_type))
         append(pack_compact_string(message.cluster_id))
         append(pack_i(message.controller_id))

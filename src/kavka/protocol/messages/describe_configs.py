@@ -32,6 +32,7 @@ from kavka.protocol.primitives import (
     read_nullable_array,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -505,7 +506,7 @@ def encode_describe_configs_resource_result_v0(describe_configs_resource_result,
 
 def encode_describe_configs_result_v0(describe_configs_result, append):
     append(pack_h(describe_configs_result.error_code))
-    append(pack_nullable_string(describe_configs_result.error_message))
+    append(pack_nullable_string(shortened(describe_configs_result.error_message)))
     append(pack_b(describe_configs_result.resource_type))
     append(pack_string(describe_configs_result.resource_name))
     append(pack_count(describe_configs_result.configs))
@@ -547,7 +548,7 @@ def encode_describe_configs_resource_result_v1(describe_configs_resource_result,
 
 def encode_describe_configs_result_v1(describe_configs_result, append):
     append(pack_h(describe_configs_result.error_code))
-    append(pack_nullable_string(describe_configs_result.error_message))
+    append(pack_nullable_string(shortened(describe_configs_result.error_message)))
     append(pack_b(describe_configs_result.resource_type))
     append(pack_string(describe_configs_result.resource_name))
     append(pack_count(describe_configs_result.configs))
@@ -585,7 +586,7 @@ def encode_describe_configs_resource_result_v3(describe_configs_resource_result,
 
 def encode_describe_configs_result_v3(describe_configs_result, append):
     append(pack_h(describe_configs_result.error_code))
-    append(pack_nullable_string(describe_configs_result.error_message))
+    append(pack_nullable_string(shortened(describe_configs_result.error_message)))
     append(pack_b(describe_configs_result.resource_type))
     append(pack_string(describe_configs_result.resource_name))
     append(pack_count(describe_configs_result.configs))
@@ -630,7 +631,7 @@ def encode_describe_configs_resource_result_v4(describe_configs_resource_result,
 
 def encode_describe_configs_result_v4(describe_configs_result, append):
     append(pack_h(describe_configs_result.error_code))
-    append(pack_compact_nullable_string(describe_configs_result.error_message))
+    append(pack_compact_nullable_string(shortened(describe_configs_result.error_message)))
     append(pack_b(describe_configs_result.resource_type))
     append(pack_compact_string(describe_configs_result.resource_name))
     append(pack_compact_count(describe_configs_result.configs))

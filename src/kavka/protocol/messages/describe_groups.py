@@ -32,6 +32,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -522,7 +523,7 @@ def encode_describe_groups_response_v5(message, out):
 
 def encode_described_group_v6(described_group, append):
     append(pack_h(described_group.error_code))
-    append(pack_compact_nullable_string(described_group.error_message))
+    append(pack_compact_nullable_string(shortened(described_group.error_message)))
     append(pack_compact_string(described_group.group_id))
     append(pack_compact_string(described_group.group_state))
     append(pack_compact_string(described_group.protocol_type))

@@ -23,6 +23,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_string,
     read_compact_numbers,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -233,7 +234,7 @@ def encode_producer_state_v0(producer_state, append):
 
 def encode_partition_response_v0(partition_response, append):
     append(pack_ih(partition_response.partition_index, partition_response.error_code))
-    append(pack_compact_nullable_string(partition_response.error_message))
+    append(pack_compact_nullable_string(shortened(partition_response.error_message)))
     append(pack_compact_count(partition_response.active_producers))
     for producer_state in partition_response.active_producers:
         encode_producer_state_v0(producer_state, append)

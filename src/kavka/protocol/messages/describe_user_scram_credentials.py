@@ -23,6 +23,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_array,
     read_compact_nullable_string,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -186,7 +187,7 @@ def encode_credential_info_v0(credential_info, append):
 def encode_describe_user_scram_credentials_result_v0(describe_user_scram_credentials_result, append):
     append(pack_compact_string(describe_user_scram_credentials_result.user))
     append(pack_h(describe_user_scram_credentials_result.error_code))
-    append(pack_compact_nullable_string(describe_user_scram_credentials_result.error_message))
+    append(pack_compact_nullable_string(shortened(describe_user_scram_credentials_result.error_message)))
     append(pack_compact_count(describe_user_scram_credentials_result.credential_infos))
     for credential_info in describe_user_scram_credentials_result.credential_infos:
         encode_credential_info_v0(credential_info, append)
@@ -197,7 +198,7 @@ def encode_describe_user_scram_credentials_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.results))
         for describe_user_scram_credentials_result in message.results:
             encode_describe_user_scram_credentials_result_v0(describe_user_scram_credentials_result, append)

@@ -36,6 +36,7 @@ from kavka.protocol.primitives import (
     read_nullable_string,
     read_numbers,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -301,7 +302,7 @@ def decode_elect_leaders_response_v2(buf, pos):
 
 def encode_partition_result_v0(partition_result, append):
     append(pack_ih(partition_result.partition_id, partition_result.error_code))
-    append(pack_nullable_string(partition_result.error_message))
+    append(pack_nullable_string(shortened(partition_result.error_message)))
 
 
 def encode_replica_election_result_v0(replica_election_result, append):
@@ -337,7 +338,7 @@ def encode_elect_leaders_response_v1(message, out):
 
 def encode_partition_result_v2(partition_result, append):
     append(pack_ih(partition_result.partition_id, partition_result.error_code))
-    append(pack_compact_nullable_string(partition_result.error_message))
+    append(pack_compact_nullable_string(shortened(partition_result.error_message)))
     append(b"\x00")
 
 

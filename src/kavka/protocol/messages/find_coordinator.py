@@ -26,6 +26,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -307,7 +308,7 @@ def encode_find_coordinator_response_v1(message, out):
         if message.coordinators:
             raise not_in_version("coordinators")
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_i(message.node_id))
         append(pack_string(message.host))
         append(pack_i(message.port))
@@ -321,7 +322,7 @@ def encode_find_coordinator_response_v3(message, out):
         if message.coordinators:
             raise not_in_version("coordinators")
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_i(message.node_id))
         append(pack_compact_string(message.host))
         append(pack_ix(message.port))
@@ -334,7 +335,7 @@ def encode_coordinator_v4(coordinator, append):
     append(pack_i(coordinator.node_id))
     append(pack_compact_string(coordinator.host))
     append(pack_ih(coordinator.port, coordinator.error_code))
-    append(pack_compact_nullable_string(coordinator.error_message))
+    append(pack_compact_nullable_string(shortened(coordinator.error_message)))
     append(b"\x00")
 
 

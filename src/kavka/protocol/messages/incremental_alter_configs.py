@@ -27,6 +27,7 @@ from kavka.protocol.primitives import (
     read_compact_string,
     read_nullable_string,
     read_string,
+    shortened,
     skip_tags,
 )
 
@@ -286,7 +287,7 @@ def decode_incremental_alter_configs_response_v1(buf, pos):
 
 def encode_alter_configs_resource_response_v0(alter_configs_resource_response, append):
     append(pack_h(alter_configs_resource_response.error_code))
-    append(pack_nullable_string(alter_configs_resource_response.error_message))
+    append(pack_nullable_string(shortened(alter_configs_resource_response.error_message)))
     append(pack_b(alter_configs_resource_response.resource_type))
     append(pack_string(alter_configs_resource_response.resource_name))
 
@@ -304,7 +305,7 @@ def encode_incremental_alter_configs_response_v0(message, out):
 
 def encode_alter_configs_resource_response_v1(alter_configs_resource_response, append):
     append(pack_h(alter_configs_resource_response.error_code))
-    append(pack_compact_nullable_string(alter_configs_resource_response.error_message))
+    append(pack_compact_nullable_string(shortened(alter_configs_resource_response.error_message)))
     append(pack_b(alter_configs_resource_response.resource_type))
     append(pack_compact_string(alter_configs_resource_response.resource_name))
     append(b"\x00")

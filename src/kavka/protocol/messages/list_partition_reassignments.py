@@ -25,6 +25,7 @@ from kavka.protocol.primitives import (
     read_compact_nullable_string,
     read_compact_numbers,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -208,7 +209,7 @@ def encode_list_partition_reassignments_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.topics))
         for ongoing_topic_reassignment in message.topics:
             encode_ongoing_topic_reassignment_v0(ongoing_topic_reassignment, append)

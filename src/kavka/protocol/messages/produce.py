@@ -28,6 +28,7 @@ from kavka.protocol.primitives import (
     null_field,
     read_tag,
     shared_default,
+    shortened,
     skip_tags,
     tagged_field,
     take_elements,
@@ -1515,14 +1516,14 @@ def encode_produce_response_v8(message, out):
                     if batch_index_and_error_message.batch_index_error_message is None:
                         append(pack_h(-1))
                     else:
-                        data = batch_index_and_error_message.batch_index_error_message.encode()
+                        data = shortened(batch_index_and_error_message.batch_index_error_message).encode()
                         n = len(data)
                         append(pack_h(n))
                         append(data)
                 if partition_produce_response.error_message is None:
                     append(pack_h(-1))
                 else:
-                    data = partition_produce_response.error_message.encode()
+                    data = shortened(partition_produce_response.error_message).encode()
                     n = len(data)
                     append(pack_h(n))
                     append(data)
@@ -1562,7 +1563,7 @@ def encode_produce_response_v9(message, out):
                     if batch_index_and_error_message.batch_index_error_message is None:
                         append(b"\x00")
                     else:
-                        data = batch_index_and_error_message.batch_index_error_message.encode()
+                        data = shortened(batch_index_and_error_message.batch_index_error_message).encode()
                         n = len(data) + 1
                         append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                         append(data)
@@ -1570,7 +1571,7 @@ def encode_produce_response_v9(message, out):
                 if partition_produce_response.error_message is None:
                     append(b"\x00")
                 else:
-                    data = partition_produce_response.error_message.encode()
+                    data = shortened(partition_produce_response.error_message).encode()
                     n = len(data) + 1
                     append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                     append(data)
@@ -1608,7 +1609,7 @@ def encode_produce_response_v10(message, out):
                     if batch_index_and_error_message.batch_index_error_message is None:
                         append(b"\x00")
                     else:
-                        data = batch_index_and_error_message.batch_index_error_message.encode()
+                        data = shortened(batch_index_and_error_message.batch_index_error_message).encode()
                         n = len(data) + 1
                         append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                         append(data)
@@ -1616,7 +1617,7 @@ def encode_produce_response_v10(message, out):
                 if partition_produce_response.error_message is None:
                     append(b"\x00")
                 else:
-                    data = partition_produce_response.error_message.encode()
+                    data = shortened(partition_produce_response.error_message).encode()
                     n = len(data) + 1
                     append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                     append(data)
@@ -1679,7 +1680,7 @@ def encode_produce_response_v13(message, out):
                     if batch_index_and_error_message.batch_index_error_message is None:
                         append(b"\x00")
                     else:
-                        data = batch_index_and_error_message.batch_index_error_message.encode()
+                        data = shortened(batch_index_and_error_message.batch_index_error_message).encode()
                         n = len(data) + 1
                         append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                         append(data)
@@ -1687,7 +1688,7 @@ def encode_produce_response_v13(message, out):
                 if partition_produce_response.error_message is None:
                     append(b"\x00")
                 else:
-                    data = partition_produce_response.error_message.encode()
+                    data = shortened(partition_produce_response.error_message).encode()
                     n = len(data) + 1
                     append(UVARINTS[n] if n < 128 else long_string_prefix(n))
                     append(data)

@@ -21,6 +21,7 @@ from kavka.protocol.primitives import (
     read_compact_bytes,
     read_compact_nullable_string,
     read_nullable_string,
+    shortened,
     skip_tags,
 )
 
@@ -152,7 +153,7 @@ def encode_sasl_authenticate_response_v0(message, out):
     try:
         append = out.append
         append(pack_h(message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_bytes(message.auth_bytes))
     except ENCODE_ERRORS as error:
         raise not_encodable("SaslAuthenticateResponse v0", error) from None
@@ -162,7 +163,7 @@ def encode_sasl_authenticate_response_v1(message, out):
     try:
         append = out.append
         append(pack_h(message.error_code))
-        append(pack_nullable_string(message.error_message))
+        append(pack_nullable_string(shortened(message.error_message)))
         append(pack_bytes(message.auth_bytes))
         append(pack_q(message.session_lifetime_ms))
     except ENCODE_ERRORS as error:
@@ -173,7 +174,7 @@ def encode_sasl_authenticate_response_v2(message, out):
     try:
         append = out.append
         append(pack_h(message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_bytes(message.auth_bytes))
         append(pack_qx(message.session_lifetime_ms))
     except ENCODE_ERRORS as error:

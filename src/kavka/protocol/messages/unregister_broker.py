@@ -15,6 +15,7 @@ from kavka.protocol.primitives import (
     not_encodable,
     pack_compact_nullable_string,
     read_compact_nullable_string,
+    shortened,
     skip_tags,
 )
 
@@ -96,7 +97,7 @@ def encode_unregister_broker_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(b"\x00")
     except ENCODE_ERRORS as error:
         raise not_encodable("UnregisterBrokerResponse v0", error) from None

@@ -22,6 +22,7 @@ from kavka.protocol.primitives import (
     read_compact_array,
     read_compact_nullable_string,
     read_compact_string,
+    shortened,
     skip_tags,
 )
 
@@ -240,7 +241,7 @@ def decode_update_features_response_v2(buf, pos):
 def encode_updatable_feature_result_v0(updatable_feature_result, append):
     append(pack_compact_string(updatable_feature_result.feature))
     append(pack_h(updatable_feature_result.error_code))
-    append(pack_compact_nullable_string(updatable_feature_result.error_message))
+    append(pack_compact_nullable_string(shortened(updatable_feature_result.error_message)))
     append(b"\x00")
 
 
@@ -248,7 +249,7 @@ def encode_update_features_response_v0(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(pack_compact_count(message.results))
         for updatable_feature_result in message.results:
             encode_updatable_feature_result_v0(updatable_feature_result, append)
@@ -261,7 +262,7 @@ def encode_update_features_response_v2(message, out):
     try:
         append = out.append
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        append(pack_compact_nullable_string(message.error_message))
+        append(pack_compact_nullable_string(shortened(message.error_message)))
         append(b"\x00")
     except ENCODE_ERRORS as error:
         raise not_encodable("UpdateFeaturesResponse v2", error) from None

@@ -20,7 +20,6 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
-from uuid import uuid4
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
@@ -56,7 +55,7 @@ from kavka.coordinator.group.consumer.state import (
 )
 from kavka.coordinator.group.consumer.topics import Topics, metadata_hash
 from kavka.coordinator.group.records import GroupRecord
-from kavka.coordinator.group.state import CONSUMER, AnswerJoin, AnswerSync, ClassicGroup, join_error
+from kavka.coordinator.group.state import CONSUMER, AnswerJoin, AnswerSync, ClassicGroup, join_error, new_member_id
 from kavka.coordinator.group.state import STABLE as CLASSIC_STABLE
 from kavka.coordinator.group.state import Member as ClassicMember
 from kavka.coordinator.operations import NOTHING, Journal, Outcome, Timers
@@ -209,7 +208,7 @@ class ConsumerGroups(ConsumerProtocol):
                 self._shard.classic.drop_timers(classic)
                 raise
             return self._become_classic(group, classic, records, joined)
-        member_id = request.member_id or f"{request.group_instance_id or client_id}-{uuid4()}"
+        member_id = request.member_id or new_member_id(request.group_instance_id or client_id)
         self.check_room(group, member_id, request.group_instance_id)
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         said = self._check_protocols(group, member_id, request.protocol_type, protocols)
