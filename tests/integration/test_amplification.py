@@ -72,6 +72,12 @@ def tiny_records_zstd() -> bytes:
     return BatchFields(zstd_of(TINY_RECORD, count), count, attributes=4).encode()
 
 
+def records_without_keys_zstd() -> bytes:
+    """As many records as a batch may have, each of them refused."""
+    count = 99_999
+    return BatchFields(zstd_of(TINY_RECORD, count), count, attributes=4).encode()
+
+
 def tiny_messages_gzip() -> bytes:
     return message(gzip_of(message(None), 1_600_000), attributes=1)
 
@@ -108,6 +114,7 @@ def skippable_frames_zstd() -> bytes:
 
 BATCHES: dict[str, tuple[str, int, Callable[[], bytes]]] = {
     "6 KB of zstd hold 9,000,000 records": (COMPACTED, 7, tiny_records_zstd),
+    "100 bytes of zstd hold 99,999 records without keys": (COMPACTED, 7, records_without_keys_zstd),
     "41 KB of gzip hold 1,600,000 messages of format 0": (PLAIN, 1, tiny_messages_gzip),
     "41 KB of gzip hold 1,600,000 messages of format 0, v0": (PLAIN, 0, tiny_messages_gzip),
     "30 KB of zstd hold 900 MB, the topic has no limit": (UNBOUNDED, 7, zeros_zstd),
@@ -132,6 +139,14 @@ def test_a_batch_that_expands_is_refused_within_bounds(broker: WatchedBroker, na
     assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
     assert cost.process_s <= 5, cost
     assert still_serves(broker)
+
+
+def test_the_largest_batch_that_is_rewritten_stays_within_bounds(broker: WatchedBroker) -> None:
+    body = wire.produce_request(PLAIN, 0, message(gzip_of(message(None), 99_000), attributes=1), version=1)
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        assert wire.produce_error(connection.call(PRODUCE, 1, body), 1)[0] == 0
+    assert cost.turn_s <= MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
 
 
 STORED = "stored"
@@ -284,7 +299,14 @@ LARGE_HONEST: dict[str, tuple[int, int, Callable[[], bytes]]] = {
         1,
         lambda: string("group") + array([string(f"topic-{n}") + array([bytes(4)] * 50) for n in range(1000)]),
     ),
-    "DescribeGroups of 10,000 groups": (DESCRIBE_GROUPS, 0, lambda: array([string(f"g-{n}") for n in range(10_000)])),
+    "DescribeGroups of 99,000 groups": (DESCRIBE_GROUPS, 0, lambda: array([string(f"g-{n}") for n in range(99_000)])),
+    "ListOffsets of 99,000 partitions": (
+        wire.LIST_OFFSETS,
+        1,
+        lambda: (
+            struct.pack(">i", -1) + array([string(PLAIN) + array([struct.pack(">iq", n, -1) for n in range(99_000)])])
+        ),
+    ),
 }
 
 
@@ -296,6 +318,8 @@ def test_a_large_request_of_an_honest_client_is_served(broker: WatchedBroker, na
         assert connection.call(key, version, body).data
         assert connection.call(wire.METADATA, 4, wire.metadata_request([PLAIN])).data
     assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
+    # The partitions of a fetch session are one change of state.
+    assert cost.turn_s <= (1 if key == wire.FETCH else MAX_TURN_S), cost
 
 
 def test_a_connection_that_pipelines_does_not_starve_others(broker: WatchedBroker) -> None:

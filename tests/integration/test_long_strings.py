@@ -34,7 +34,8 @@ TOPIC = "long"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaProcess]:
-    with KavkaProcess(tmp_path_factory.mktemp("long-strings")) as running:
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    with KavkaProcess(tmp_path_factory.mktemp("long-strings"), overrides=settings) as running:
         assert wire.create_topic(running.address, TOPIC) == 0
         wait_until(lambda: coordinates(running), timeout=60, what="a coordinator")
         yield running

@@ -6,6 +6,7 @@ own metadata shows it, or the caller's time is up.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from kavka.replication.metadata_cache import MetadataCache
 USE_DEFAULT = -1
 # More in one request would keep the controller, and on one node the whole broker, busy for minutes.
 MAX_NEW_PARTITIONS = 10_000
+# A request may name tens of thousands of topics: other work of the loop goes on in between.
+TOPICS_PER_TURN = 200
 
 
 @dataclass(slots=True)
@@ -86,8 +89,10 @@ class Topics:
         """One outcome for each, in order. Two of one name are refused both."""
         self._check_active()
         names = Counter(topic.name for topic in topics)
-        outcomes = []
+        outcomes: list[TopicOutcome] = []
         for topic in topics:
+            if len(outcomes) % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
             if names[topic.name] > 1:
                 error = KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once.")
                 outcomes.append(TopicOutcome(topic.name, error))
@@ -196,7 +201,11 @@ class Topics:
 
     async def delete_topics(self, names: Sequence[str], *, timeout_ms: int) -> list[TopicOutcome]:
         self._check_active()
-        outcomes = [await self._mark(name) for name in names]
+        outcomes: list[TopicOutcome] = []
+        for name in names:
+            outcomes.append(await self._mark(name))
+            if not len(outcomes) % TOPICS_PER_TURN:
+                await asyncio.sleep(0)
         await self._wait(outcomes, timeout_ms, lambda outcome: self._is_gone(outcome.name))
         return outcomes
 

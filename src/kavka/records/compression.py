@@ -132,7 +132,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
             _check_blocks("gzip", len(pieces))
             pos += len(chunk) - len(unpacker.unused_data)
             window *= 2
-        if view[pos : pos + 2] != b"\x1f\x8b":
+        if bytes(view[pos : pos + 2]) != b"\x1f\x8b":
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -150,7 +150,7 @@ class LogAppending(LogState):
             buffer, size, count, delta, max_timestamp, append_time, _, producer_id, producer_epoch, sequence,
             transactional, is_control, _,
         ) = (
-            records if type(records) is ValidatedBatch else
+            records if isinstance(records, ValidatedBatch) else
             validate_produce(
                 records, self.rules, now, LATEST_API_VERSION if api_version is None else api_version,
                 origin is CLIENT, on_loop,

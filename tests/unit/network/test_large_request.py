@@ -11,6 +11,7 @@ import pytest
 from kavka.api import registry
 from kavka.network import large_request
 from kavka.network.large_request import DIVISIBLE, ELEMENTS_ON_LOOP, MAX_ELEMENTS
+from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded, read_array, read_string, skip_tags
 from tests.unit.network.harness import EchoApi, Text, World, frame, in_world
 
@@ -104,9 +105,10 @@ def test_the_limit_ends_with_the_message() -> None:
 
 def test_the_fields_of_divisible_requests_exist() -> None:
     apis = registry.load()
-    for key, (request_field, response_field) in DIVISIBLE.items():
-        assert isinstance(getattr(apis[key].request_class(), request_field), (list, type(None)))
-        assert isinstance(getattr(registry.APIS[key].response_class()(), response_field), list)  # type: ignore[index]
+    for key, fields in DIVISIBLE.items():
+        for request_field, response_field in fields:
+            assert isinstance(getattr(apis[key].request_class(), request_field), (list, type(None)))
+            assert isinstance(getattr(registry.APIS[ApiKey(key)].response_class()(), response_field), list)
 
 
 def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,3 +133,30 @@ def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch
 
     assert asyncio.run(scenario()).groups == [1, 2, -3, -4, 5]
     assert parts == [[1, 2], [3, 4], [5]]
+
+
+def test_a_long_array_inside_an_element_is_divided_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_request, "PART", 3)
+    asked = {"a": 2, "b": 7, "c": 0, "d": 1, "e": 1, "f": 3}
+    largest = 0
+
+    def handle(context: Any, request: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, sum(len(topic.partitions) for topic in request.topics))
+        return SimpleNamespace(
+            topics=[SimpleNamespace(name=topic.name, partitions=list(topic.partitions)) for topic in request.topics]
+        )
+
+    async def scenario() -> Any:
+        server: Any = SimpleNamespace(write_staged=lambda: None)
+        api: Any = SimpleNamespace(handle=handle)
+        context: Any = SimpleNamespace(version=0)
+        topics = [SimpleNamespace(name=name, partitions=list(range(count))) for name, count in asked.items()]
+        request = SimpleNamespace(topics=topics)
+        return await large_request._handle_in_parts(server, api, context, request, None, "topics", "topics")  # type: ignore[arg-type]
+
+    answered = asyncio.run(scenario()).topics
+    assert [(topic.name, topic.partitions) for topic in answered] == [
+        (name, list(range(count))) for name, count in asked.items()
+    ]
+    assert largest == 3
