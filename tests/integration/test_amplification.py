@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ import cramjam
 import lz4.frame
 import pytest
 
+from kavka import Consumer, Producer, TopicPartition
 from tests.support import hostile, wire
 from tests.support.watched_broker import MAX_GROWTH_BYTES, MAX_TURN_S, WatchedBroker
 from tests.support.wire import PRODUCE, BatchFields, Wire, array, message, string
@@ -343,3 +345,26 @@ def _read_in_order(connection: Wire, count: int) -> None:
     for n in range(count):
         connection.expect_correlation(n)
         connection.receive()
+
+
+def test_batches_of_a_transaction_that_are_opened_in_a_worker_are_committed_and_aborted(broker: WatchedBroker) -> None:
+    settings = {"bootstrap_servers": broker.bootstrap_servers}
+    values = [b"%d " % n * 20_000 for n in range(6)]
+    with Producer(**settings, transactional_id="opened", batch_size=200_000, linger_ms=50) as producer:
+        producer.init_transactions()
+        for commit in (True, False, True):
+            producer.begin_transaction()
+            for value in values:
+                producer.send(COMPACTED, value if commit else b"aborted" + value, key=value[:1], partition=0)
+            if commit:
+                producer.commit_transaction()
+            else:
+                producer.flush()
+                producer.abort_transaction()
+    with Consumer(**settings, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(COMPACTED, 0)])
+        received: list[bytes] = []
+        deadline = time.monotonic() + 60
+        while len(received) < 2 * len(values) and time.monotonic() < deadline:
+            received += [record.value for record in consumer.poll(1.0)]
+    assert received == values * 2
