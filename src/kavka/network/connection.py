@@ -69,6 +69,8 @@ MIN_GROWTH = 64 * 1024
 LINGER_S = 30.0
 # A client sends the same header again and again: it is decoded once, unless it is longer than this.
 REMEMBERED_HEADER = 256
+# A partition of a Produce takes six bytes and more: a request of this size has few elements, and is not counted.
+UNCOUNTED_PRODUCE = 4 * ELEMENTS_ON_LOOP
 # Groups keep the client ids of their members and show them to others: the rest of a longer one is dropped.
 MAX_CLIENT_ID = 1024
 ANONYMOUS = "User:ANONYMOUS"
@@ -277,7 +279,7 @@ class Connection:
             self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
         )
         try:
-            if len(data) <= ELEMENTS_ON_LOOP:
+            if len(data) <= ELEMENTS_ON_LOOP or (key == _PRODUCE and len(data) <= UNCOUNTED_PRODUCE):
                 request, _ = api.request_class.decode(data, position, version)
             else:
                 request, _ = decode_bounded(ELEMENTS_ON_LOOP, api.request_class.decode, data, position, version)
