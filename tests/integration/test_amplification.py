@@ -27,7 +27,7 @@ MIB = 1 << 20
 MESSAGE_TOO_LARGE, INVALID_RECORD, CORRUPT_MESSAGE = 10, 87, 2
 DESCRIBE_GROUPS, OFFSET_FETCH, DELETE_GROUPS, FIND_COORDINATOR = 15, 9, 42, 10
 
-PLAIN, COMPACTED, RECOMPRESSED, UNBOUNDED = "plain", "compacted", "recompressed", "unbounded"
+PLAIN, COMPACTED, RECOMPRESSED, UNBOUNDED, WIDE = "plain", "compacted", "recompressed", "unbounded", "wide"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
         assert wire.create_topic(running.address, PLAIN) == 0
         assert wire.create_topic(running.address, COMPACTED, cleanup_policy="compact") == 0
         assert wire.create_topic(running.address, RECOMPRESSED, compression_type="lz4") == 0
+        assert wire.create_topic(running.address, WIDE, 50, compression_type="lz4") == 0
         configs = {"compression_type": "snappy", "max_message_bytes": "2147483647"}
         assert wire.create_topic(running.address, UNBOUNDED, **configs) == 0
         yield running
@@ -140,6 +141,18 @@ def test_a_batch_that_expands_is_refused_within_bounds(broker: WatchedBroker, na
     assert cost.turn_s <= MAX_TURN_S, cost
     assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
     assert cost.process_s <= 5, cost
+    assert still_serves(broker)
+
+
+def test_many_small_batches_of_one_request_leave_the_loop_free(broker: WatchedBroker) -> None:
+    """Each of them may be opened on the loop; all of them together may not."""
+    records = BatchFields(zstd_of(bytes(1024), 60), 1, attributes=4).encode()
+    partitions = array([struct.pack(">ii", number % 50, len(records)) + records for number in range(4000)])
+    body = string(None) + struct.pack(">hi", 1, 30_000) + array([string(WIDE) + partitions])
+    with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
+        connection.call(PRODUCE, 7, body)
+    assert cost.turn_s <= 2 * MAX_TURN_S, cost
+    assert cost.memory_bytes <= MAX_GROWTH_BYTES, cost
     assert still_serves(broker)
 
 

@@ -23,6 +23,7 @@ staged after that. The connection's next request waits meanwhile, so that a prod
 from __future__ import annotations
 
 import logging
+from time import monotonic
 from typing import Any
 
 from kavka.api import internal_topics, transactional_produce
@@ -49,6 +50,12 @@ from kavka.storage.log_append import AppendInfo
 from kavka.storage.producer_state import NOBODY
 
 log = logging.getLogger(__name__)
+
+LOOP_S = 0.025
+"""For so long a request checks batches on the event loop; the rest of them go to a worker thread."""
+OPENING_S = 30.0
+"""For so long the batches of a request are opened in worker threads, as long as Java's clients wait for a response. The
+rest of them is refused with REQUEST_TIMED_OUT, and producers send it again."""
 
 # What a producer and a log disagree about: rare, and worth a line.
 _OF_PRODUCER_STATE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -94,6 +101,8 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
     response = ProduceResponse()
     waits: list[Any] = []
     unopened: list[Unopened] = []
+    postponed: set[tuple[str, int]] = set()
+    deadline = monotonic() + LOOP_S
     for topic in request.topic_data:
         name = topic.name
         answers: list[PartitionProduceResponse] = []
@@ -111,11 +120,12 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
                 if not internal_topics.may_produce(ctx, name):
                     raise internal_topics.refusal(ctx, name, data.index)
                 partition = leader(name, data.index)
-                if unopened and any(other.is_for(name, data.index) for other in unopened):
+                if (name, data.index) in postponed or monotonic() > deadline:
                     raise TooLargeToOpenHere
                 info = partition.stage(data.records, acks, version)
             except TooLargeToOpenHere:
                 unopened.append(Unopened(name, data, answer))
+                postponed.add((name, data.index))
                 continue
             except Exception as error:
                 # One partition's trouble is not the others': they may have been staged already.
@@ -168,9 +178,6 @@ class Unopened:
         self.answer = answer
         self.records = memoryview(bytearray(data.records or b""))
 
-    def is_for(self, topic: str, index: int) -> bool:
-        return self.data.index == index and self.topic == topic
-
     async def open(self, ctx: RequestContext) -> ValidatedBatch:
         replicas = ctx.broker.replica_manager
         async with replicas.opening:
@@ -192,8 +199,11 @@ async def _append_opened(
     unopened: list[Unopened],
 ) -> Any:
     replicas = ctx.broker.replica_manager
+    deadline = monotonic() + OPENING_S
     for item in unopened:
         try:
+            if monotonic() > deadline:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The request has too many large compressed batches.")
             batch = await item.open(ctx)
             partition = leader(item.topic, item.data.index)
             assert partition.log is not None
