@@ -143,7 +143,8 @@ def _run_decompress(data: bytes) -> None:
 
 
 TARGETS = [
-    Target("batches", _run_batches, _batch_seeds, 8_000),
+    # A consumer unpacks up to 256 MB of a batch (MAX_DECOMPRESSED).
+    Target("batches", _run_batches, _batch_seeds, 8_000, cpu_seconds=3.0, memory_bytes=600 << 20),
     Target("produce", _run_produce, _batch_seeds, 5_000, cpu_seconds=0.5),
     Target("decompress", _run_decompress, _compressed_seeds, 15_000),
 ]

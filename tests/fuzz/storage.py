@@ -78,7 +78,7 @@ def _run_leader_epochs(data: bytes) -> None:
     with _file(data) as path:
         try:
             epochs = LeaderEpochs.load(path)
-        except KafkaError:
+        except CheckpointError:
             return
         entries = epochs.entries
         assert entries == sorted(entries)

@@ -45,7 +45,16 @@ _NODES: Sequence[Callable[[bytes], object]] = (
 def _znode_seeds() -> Sequence[bytes]:
     trees = json.loads(GOLDEN_ZNODES.read_text())
     nodes = {node["data"].encode() for tree in trees.values() for node in tree.values() if node["data"]}
-    return [b'{"config":' * 10_000, b"9" * 5_000, *sorted(nodes)]
+    odd = [json.dumps(_with_values(json.loads(node), value)).encode() for node in nodes for value in _ODD_VALUES]
+    return [b'{"config":' * 10_000, b"9" * 5_000, *sorted(nodes), *sorted(set(odd))]
+
+
+_ODD_VALUES = (None, True, -1, 1.5, "", "x", [], ["x"], [None], {}, {"x": "y"}, {"0": [1]})
+
+
+def _with_values(node: object, value: object) -> object:
+    """The node with every member replaced by `value`."""
+    return dict.fromkeys(node, value) if isinstance(node, dict) else value
 
 
 def _run_znodes(data: bytes) -> None:

@@ -127,7 +127,7 @@ def desanitize(name: str) -> str:
 def topic_id_from_text(text: str) -> uuid.UUID:
     try:
         return uuid_from_text(text)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise MalformedNode(f"{text!r} is not a topic id") from error
 
 
@@ -233,7 +233,10 @@ class ControllerNode:
     @classmethod
     def decode(cls, data: bytes | None) -> ControllerNode:
         members = _load(data, CONTROLLER)
-        return cls(_number(members, "brokerid"), int(members.get("timestamp") or -1))
+        try:
+            return cls(_number(members, "brokerid"), int(members.get("timestamp") or -1))
+        except (TypeError, ValueError) as error:
+            raise MalformedNode(f"{CONTROLLER}: {error}") from error
 
 
 def encode_epoch(epoch: int) -> bytes:
@@ -454,7 +457,10 @@ def encode_features(finalized: Mapping[str, int], enabled: bool = True) -> bytes
 
 def decode_features(data: bytes | None) -> tuple[dict[str, int], bool]:
     members = _load(data, FEATURE)
-    return dict(members.get("features") or {}), _number(members, "status") == 1
+    features = members.get("features") or {}
+    if not isinstance(features, dict):
+        raise MalformedNode(f"{FEATURE} names no features")
+    return features, _number(members, "status") == 1
 
 
 def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:

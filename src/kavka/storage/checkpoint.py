@@ -78,7 +78,7 @@ def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
         raise CheckpointError(f"checkpoint file {name} has version {lines[0][:20]!r}, expected {VERSION}")
     if len(lines) < 2 or not _COUNT.fullmatch(lines[1].strip()):
         raise CheckpointError(f"checkpoint file {name} does not say in its second line how many entries it has")
-    expected = int(lines[1])
+    expected = int(lines[1].strip())
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(entries) != expected:
         raise CheckpointError(f"checkpoint file {name} should have {expected} entries but has {len(entries)}")
