@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("common",),
     ("protocol",),
     ("records",),
-    ("security",),
+    ("security", "web"),
     ("storage", "client"),
     ("metadata",),
     ("replication",),
@@ -36,7 +36,7 @@ TOP = frozenset(LAYERS[-1])
 NO_IO = frozenset({"common", "protocol", "records"})
 
 # What is on top reaches a cluster through the client, as anybody's program does, so that it works with any Kafka.
-BELOW_TOP = NO_IO | {"client", "security", "jobs"}
+BELOW_TOP = NO_IO | {"client", "security", "web", "jobs"}
 
 # The tools that start a broker, read a log folder or talk to ZooKeeper: (file, layer) pairs that are allowed.
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(

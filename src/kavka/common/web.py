@@ -1,4 +1,4 @@
-"""[pure] Which web pages a request comes from: rules that the console and Connect's REST interface share.
+"""[pure] Which web page and which network a request comes from: rules that the HTTP listeners share.
 
 A page of another site can make a browser send requests to a server that only this machine or network reaches. The
 browser says so with Origin and Sec-Fetch-Site. A page whose own host name points to the server (DNS rebinding) counts
@@ -35,3 +35,16 @@ def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
     if origin is None:
         return False
     return origin == "null" or origin.partition("://")[2].lower() != host.lower()
+
+
+def network_of(address: str) -> str:
+    """What counts as the address of a peer. An IPv6 address counts as its /64 network: a machine can have all of it."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

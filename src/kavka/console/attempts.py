@@ -9,18 +9,18 @@ counting are one step on the event loop, so that attempts in parallel cannot all
 | address | all accounts from an address | BURST at once, then one each REFILL_S |
 | account | an account from all addresses | the same; addresses where the account has logged in before are exempt |
 
-The exemption keeps an attacker from locking a user out. An IPv6 address counts as its /64 network, which one machine
-can have all of.
+The exemption keeps an attacker from locking a user out.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from kavka.common.web import network_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 FORGET_S = 600.0
@@ -119,15 +119,3 @@ class Attempts:
         if not account or pair in self._proven:
             return [("address", network)]
         return [("address", network), ("account", account)]
-
-
-def network_of(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)

@@ -10,50 +10,30 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 
 import uvicorn
 
 from kavka.console.app import create_app
-from kavka.console.connections import DeadlineProtocol, Gate
 from kavka.console.live import end_streams
 from kavka.console.settings import ConsoleSettings, SettingsError
+from kavka.web.server import Server
 
 LAST_ANSWERS_S = 3
 MAX_HEADERS = 64 * 1024
 """Bytes of the first line and the headers of a request: an address may carry two Avro schemas."""
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server behind our own gate for connections. Ends the streams of events as soon as it is asked to stop,
-    so that nobody has to be disconnected."""
+class ConsoleServer(Server):
+    """Ends the streams of events as soon as it is asked to stop, so that nobody has to be disconnected."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    _gate: Gate | None = None
-
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, proxies: Collection[str]) -> None:
-        super().__init__(config)
-        self._listener = listener
-        self._proxies = proxies
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        # Without sockets, uvicorn accepts no connections itself.
-        await super().startup([])
-        self._gate = Gate(self._listener, self._protocol, self.config.ssl, self._proxies)
-        self._gate.open()
-
-    def _protocol(self, closed: Callable[[], None]) -> DeadlineProtocol:
-        return DeadlineProtocol(
-            closed, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._gate is not None:
-            self._gate.close()
-        await super().shutdown(sockets)
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -86,7 +66,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             ssl_keyfile=settings.tls_key,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        server = Server(config, listener, settings.trusted_proxies)
+        server = ConsoleServer(config, listener, settings.trusted_proxies)
         if stop_on_eof:
             threading.Thread(target=_stop_on_eof, daemon=True, name="console-parent-watch").start()
         announce(address(settings, listener))
@@ -112,7 +92,6 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise SettingsError(f"port {port} of {host} is taken (--port names another)") from None
         raise SettingsError(f"{host}:{port}: {error.strerror}") from None
-    listener.setblocking(False)
     return listener
 
 

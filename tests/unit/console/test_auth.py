@@ -9,9 +9,10 @@ import time
 
 import pytest
 
+from kavka.common.web import network_of
 from kavka.console import auth as auth_module
 from kavka.console.app import _local
-from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon, network_of
+from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon
 from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hashed, verified
 from kavka.console.guard import Guard, host_name
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters

@@ -15,8 +15,9 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from kavka.console import connections
-from kavka.console.connections import DeadlineProtocol, Gate
+from kavka.web import connections
+from kavka.web.connections import Gate
+from kavka.web.server import DeadlineProtocol
 from tests.support.missing import need_command
 
 PATIENCE_S = 30.0

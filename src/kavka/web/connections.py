@@ -1,13 +1,12 @@
-"""The connections of the console: how many there may be, and how long a peer may take.
+"""The connections of an HTTP listener: how many there may be, and how long a peer may take.
 
-uvicorn closes a connection that is idle between two requests, and nothing else: a peer that sends half of a request
-keeps its connection, and 500 of them keep everybody out. Here every connection passes the `Gate`, before TLS:
+Every connection passes the `Gate`, before TLS:
 
 - At the limit of an address, or of all connections, the oldest connection that waits for its peer is closed for the new
   one. Connections whose request is being served stay; where all are served, the new one is refused.
 - A sweep each second closes connections whose peer takes too long to send headers or a body, or to read a response.
 
-A deadline belongs to a phase of the connection (`h11`'s state of the peer). Bytes that trickle in do not extend it.
+A deadline belongs to a phase of the connection. Bytes that trickle in do not extend it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,9 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from kavka.console.attempts import network_of
+from kavka.common.web import network_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +30,7 @@ HANDSHAKE_S = 10.0
 HEADER_S = 10.0
 """For all headers of a request, from the start of the connection or the end of the response before."""
 BODY_S = 60.0
-"""For all of a body, which has at most 8 MiB."""
+"""For all of a body; the application limits its size."""
 STALL_S = 30.0
 STALL_BYTES = 16 * 1024
 """A peer that reads a response takes at least this much in STALL_S, or all of it."""
@@ -46,62 +42,16 @@ PAUSE_S = 0.5
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, which also notes since when it is in its phase."""
+class LimitedProtocol(Protocol):
+    """A protocol of asyncio that a `Gate` may end."""
 
-    def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._closed = closed
-        self._phase: Any = None
-        self._since = 0.0
-        self._unsent = 0
-        self._unsent_since = 0.0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._note_phase()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._note_phase()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._note_phase()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
-        self._unsent_since = time.monotonic()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closed()
-        super().connection_lost(exc)
-
-    def _note_phase(self) -> None:
-        if self.conn.their_state is not self._phase:
-            self._phase = self.conn.their_state
-            self._since = time.monotonic()
+    transport: asyncio.Transport
 
     @property
     def is_waiting(self) -> bool:
         """Whether it is the peer's turn to send: no request is there as a whole."""
-        if self.flow.write_paused:
-            return False
-        served = self.cycle is not None and not self.cycle.response_complete
-        return not served or self.conn.their_state is h11.SEND_BODY
 
-    def is_overdue(self, now: float) -> bool:
-        if self.flow.write_paused or self.transport.is_closing():
-            return self._is_stalled(now)
-        limit = {h11.IDLE: HEADER_S, h11.SEND_BODY: BODY_S}.get(self._phase)
-        return limit is not None and now - self._since > limit
-
-    def _is_stalled(self, now: float) -> bool:
-        size = self.transport.get_write_buffer_size()
-        if not self._unsent_since or size <= self._unsent - STALL_BYTES:
-            self._unsent, self._unsent_since = size, now
-        return now - self._unsent_since > STALL_S
+    def is_overdue(self, now: float) -> bool: ...
 
 
 class Connection:
@@ -112,7 +62,7 @@ class Connection:
     def __init__(self, accepted: socket.socket, address: str) -> None:
         self.socket = accepted
         self.address = address
-        self.protocol: DeadlineProtocol | None = None
+        self.protocol: LimitedProtocol | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -133,7 +83,7 @@ class Gate:
     def __init__(
         self,
         listener: socket.socket,
-        protocol: Callable[[Callable[[], None]], DeadlineProtocol],
+        protocol: Callable[[Callable[[], None]], Any],
         tls: ssl.SSLContext | None = None,
         exempt: Collection[str] = (),
     ) -> None:
@@ -150,6 +100,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
 
     def open(self) -> None:
+        self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
         self._sweep()
 
@@ -160,6 +111,11 @@ class Gate:
             timer.cancel()
         for task in self._tasks:
             task.cancel()
+
+    def abort(self) -> None:
+        """End the connections that are there."""
+        for connection in list(self._all):
+            connection.abort()
 
     def __len__(self) -> int:
         return len(self._all)

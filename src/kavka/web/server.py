@@ -1,0 +1,105 @@
+"""uvicorn behind the `Gate`: the server of the console and of Connect's REST interface.
+
+uvicorn itself closes a connection that is idle between two requests, and nothing else: a peer that sends half of a
+request keeps its connection, and 500 of them keep everybody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kavka.web import connections
+from kavka.web.connections import Gate
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's protocol, which also notes since when it is in its phase (`h11`'s state of the peer)."""
+
+    def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._closed = closed
+        self._phase: Any = None
+        self._since = 0.0
+        self._unsent = 0
+        self._unsent_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._note_phase()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note_phase()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent_since = time.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed()
+        super().connection_lost(exc)
+
+    def _note_phase(self) -> None:
+        if self.conn.their_state is not self._phase:
+            self._phase = self.conn.their_state
+            self._since = time.monotonic()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is the peer's turn to send: no request is there as a whole."""
+        if self.flow.write_paused:
+            return False
+        served = self.cycle is not None and not self.cycle.response_complete
+        return not served or self.conn.their_state is h11.SEND_BODY
+
+    def is_overdue(self, now: float) -> bool:
+        if self.flow.write_paused or self.transport.is_closing():
+            return self._is_stalled(now)
+        limit = {h11.IDLE: connections.HEADER_S, h11.SEND_BODY: connections.BODY_S}.get(self._phase)
+        return limit is not None and now - self._since > limit
+
+    def _is_stalled(self, now: float) -> bool:
+        size = self.transport.get_write_buffer_size()
+        if not self._unsent_since or size <= self._unsent - connections.STALL_BYTES:
+            self._unsent, self._unsent_since = size, now
+        return now - self._unsent_since > connections.STALL_S
+
+
+class Server(uvicorn.Server):
+    """Accepts the connections of `listener` itself. `proxies`: addresses whose connections are those of many users."""
+
+    _gate: Gate | None = None
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, proxies: Collection[str] = ()) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._proxies = proxies
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Without sockets, uvicorn accepts no connections itself.
+        await super().startup([])
+        self._gate = Gate(self._listener, self._protocol, self.config.ssl, self._proxies)
+        self._gate.open()
+
+    def _protocol(self, closed: Callable[[], None]) -> DeadlineProtocol:
+        return DeadlineProtocol(
+            closed, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._gate is not None:
+            self._gate.close()
+        await super().shutdown(sockets)
