@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ from kavka.pipeline.connect.options import parsed
 from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.settings import STANDALONE
 from kavka.pipeline.connect.worker import Server
+from kavka.web import connections
 from tests.support.connect_app import SOURCE, Asked, idle_herder
+from tests.support.half_open import check_half_open
 
 CREATE = {"name": "c", "config": SOURCE}
 FORM = "application/x-www-form-urlencoded"
@@ -144,20 +148,30 @@ def test_origins_are_allowed_as_in_kafka_connect(herder: Herder) -> None:
     assert every("GET", "/connectors", headers={"origin": "http://any.example"})[0] == 200
 
 
-def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herder) -> None:
-    """Over HTTP, to a worker with the default access: its Host is the address that the worker advertises."""
-    leader = idle_herder()
-    settings = parsed(STANDALONE, {**leader.worker.properties, "listeners": "http://localhost:0",
+@contextlib.contextmanager
+def served(herder: Herder) -> Iterator[Server]:
+    settings = parsed(STANDALONE, {**herder.worker.properties, "listeners": "http://localhost:0",
                                    "offset.storage.file.filename": "unused"})  # fmt: skip
     server = Server(settings)
-    assert parsed(STANDALONE, {**leader.worker.properties, "offset.storage.file.filename": "unused"})["listeners"] == (
-        "http://localhost:8083",
-    )
     started, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=server.run, args=(leader, stop.is_set, lambda url: started.set()))
+    thread = threading.Thread(target=server.run, args=(herder, stop.is_set, lambda url: started.set()))
     thread.start()
     try:
         assert started.wait(60)
+        yield server
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herder) -> None:
+    """Over HTTP, to a worker with the default access: its Host is the address that the worker advertises."""
+    leader = idle_herder()
+    assert parsed(STANDALONE, {**leader.worker.properties, "offset.storage.file.filename": "unused"})["listeners"] == (
+        "http://localhost:8083",
+    )
+    with served(leader) as server:
         assert server.url.startswith("http://localhost:")
         herder.lead = lambda: (_ for _ in ()).throw(NotLeader(server.url))  # type: ignore[assignment, method-assign]
         ask = Asked(herder)
@@ -167,10 +181,34 @@ def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herde
         status, response = ask("POST", "/connectors", {"name": "d", "config": {"connector.class": "os.path"}})
         assert status == 400 and "plugin.modules=os" in response["message"]
         assert ask("POST", "/connectors", CREATE, headers={"origin": "http://evil.example"})[0] == 403
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not thread.is_alive()
+
+
+def test_half_open_requests_keep_nobody_out(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_S", 2.0)
+    with served(herder) as server:
+        check_half_open(server.socket.getsockname()[1], "/connectors")
+
+
+@pytest.mark.parametrize(
+    "head, body, status",
+    [
+        (b"POST /connectors HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9", b"\r\n\r\n{", b""),
+        (b"GET /connectors HTTP/1.1\r\nX: " + b"x" * (128 << 10), b"", b"400"),
+    ],
+    ids=["slow body", "long headers"],
+)
+def test_a_slow_body_and_long_headers_end_the_connection(
+    herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
+) -> None:
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    with served(herder) as server, socket.create_connection(server.socket.getsockname(), timeout=30) as client:
+        response = b""
+        with contextlib.suppress(ConnectionError):
+            client.sendall(head + b"\r\nHost: localhost" + body)
+            while data := client.recv(4096):
+                response += data
+        assert response[9:12] == status
+    assert herder.names() == []
 
 
 # ---- bad requests

@@ -274,15 +274,17 @@ class Server:
 
             from kavka.pipeline.connect.access import Access
             from kavka.pipeline.connect.rest import Api
+            from kavka.web import server as web
         except ImportError as error:
             raise ConnectError("Connect's REST interface needs: pip install 'kavka[connect]'") from error
         access = Access.of(self._settings, self._host, self._address)
         # Its lines go to the worker's own handlers, which hide secrets.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
-            Api(herder, access).app(), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5
-        )
-        server = uvicorn.Server(config)
+            Api(herder, access).app(), log_config=None, access_log=False, http="h11", ws="none", lifespan="off",
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        server = web.Server(config, self.socket)
         # Uvicorn would end the process with the signal once it has stopped listening; there is more to stop.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         if threading.current_thread() is threading.main_thread():
