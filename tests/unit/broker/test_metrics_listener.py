@@ -11,16 +11,17 @@ import time
 
 import pytest
 
-from kavka.broker import metrics_listener
 from kavka.broker.metrics_listener import MetricsListener
 from kavka.common.metrics import CONTENT_TYPE, Registry
+from kavka.web import connections
+from tests.support.half_open import check_half_open
 
 
-def listening(body, host: str = "127.0.0.1", registry: Registry | None = None) -> None:
+def listening(body, host: str = "127.0.0.1", registry: Registry | None = None, limit_s: float = 10) -> None:
     async def scenario() -> None:
         listener = MetricsListener(host, 0, registry or counted())
         try:
-            await asyncio.wait_for(body(listener), 10)
+            await asyncio.wait_for(body(listener), limit_s)
         finally:
             listener.close()
 
@@ -76,16 +77,13 @@ def test_ipv6_addresses_and_every_interface_are_listened_at(host, reached_at):
     listening(body, host)
 
 
-def test_somebody_who_connects_and_says_nothing_is_in_nobodys_way_and_is_hung_up_on(monkeypatch):
-    monkeypatch.setattr(metrics_listener, "SILENCE_S", 0.2)
+def test_half_open_requests_keep_no_scrape_out(monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_S", 2.0)
 
     async def body(listener: MetricsListener) -> None:
-        with socket.create_connection(("127.0.0.1", listener.port)) as silent:
-            assert (await asyncio.to_thread(ask, listener.port))[0] == 200
-            silent.settimeout(5)
-            assert await asyncio.to_thread(silent.recv, 1) == b""
+        await asyncio.to_thread(check_half_open, listener.port, "/metrics")
 
-    listening(body)
+    listening(body, limit_s=60)
 
 
 def test_metrics_that_cannot_be_read_are_an_error_of_that_scrape():

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from kavka.common.metrics import CONTENT_TYPE, Registry
 from kavka.common.types import TopicPartition
+from kavka.web.listener import Listener
 
 STARTING, RUNNING, RETRYING, FAILED, STOPPED = "STARTING", "RUNNING", "RETRYING", "FAILED", "STOPPED"
-_SILENCE = 10.0
 
 
 @dataclass
@@ -86,40 +84,16 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
     return registry
 
 
-class StatusListener:
+class StatusListener(Listener):
     """`/status` as JSON, `/metrics` for Prometheus. OSError where the address cannot be bound."""
 
     def __init__(self, host: str, port: int, flows: Callable[[], list[FlowStatus]]) -> None:
         registry = registry_of(flows)
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _SILENCE
+        def status() -> tuple[str, bytes]:
+            return "application/json", json.dumps([flow.to_json() for flow in flows()]).encode()
 
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path in ("/", "/status"):
-                    self._answer(json.dumps([one.to_json() for one in flows()]).encode(), "application/json")
-                elif path == "/metrics":
-                    self._answer(registry.render(), CONTENT_TYPE)
-                else:
-                    self.send_error(404)
+        def metrics() -> tuple[str, bytes]:
+            return CONTENT_TYPE, registry.render()
 
-            def _answer(self, body: bytes, kind: str) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="mirror-status", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(host, port, {"/": status, "/status": status, "/metrics": metrics})

@@ -1,0 +1,150 @@
+"""A listener for pages that are only read: the metrics of a broker, the status of a mirror.
+
+It runs on an event loop in a thread: connections take no time of the broker's loop, whatever they send. Each gets one
+response and is closed. Only GET and HEAD are served, and no page has a secret: there are no rules for Host and Origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+
+from kavka.web import connections
+from kavka.web.connections import Gate
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD = 16 * 1024
+"""Bytes of the first line and the headers of a request."""
+BACKLOG = 256
+JOIN_S = 5.0
+TEXT = "text/plain"
+
+Page = Callable[[], tuple[str, bytes]]
+"""(Content-Type, body), called on the thread of the listener."""
+
+
+class Listener:
+    """`pages` by path. OSError where an address cannot be bound."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+        self._pages = pages
+        self._listeners = bind(host, port)
+        self.port: int = self._listeners[0].getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        gates = [Gate(listener, lambda closed: PageProtocol(closed, self._pages)) for listener in self._listeners]
+        for gate in gates:
+            gate.open()
+        await self._stopped.wait()
+        for gate, listener in zip(gates, self._listeners, strict=True):
+            gate.close()
+            gate.abort()
+            listener.close()
+        while any(map(len, gates)):
+            await asyncio.sleep(0)
+
+
+class PageProtocol(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, closed: Callable[[], None], pages: Mapping[str, Page]) -> None:
+        self._closed = closed
+        self._pages = pages
+        self._head = bytearray()
+        self._since = time.monotonic()
+        self.is_waiting = True
+        """False as soon as there is a response."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed()
+
+    def is_overdue(self, now: float) -> bool:
+        """A peer has HEADER_S for the request, and STALL_S to read all of the response."""
+        return now - self._since > (connections.HEADER_S if self.is_waiting else connections.STALL_S)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_waiting:
+            return
+        self._head += data
+        if len(self._head) > MAX_HEAD:
+            self._respond(431)
+        elif b"\n\r\n" in self._head or b"\n\n" in self._head:
+            method, _, rest = self._head.partition(b"\n")[0].decode("latin-1").partition(" ")
+            self._respond(*self._response(method, rest), has_body=method != "HEAD")
+
+    def _response(self, method: str, rest: str) -> tuple[int, str, bytes]:
+        """(status, Content-Type, body); `rest`: of the first line of the request."""
+        target, _, version = rest.partition(" ")
+        path = target.partition("?")[0]
+        if not version.startswith("HTTP/"):
+            return 400, TEXT, b""
+        if method not in ("GET", "HEAD"):
+            return 501, TEXT, b""
+        if path not in self._pages:
+            return 404, TEXT, b""
+        try:
+            return 200, *self._pages[path]()
+        except Exception:
+            logger.exception("%s could not be read", path)
+            return 500, TEXT, b""
+
+    def _respond(self, status: int, kind: str = TEXT, body: bytes = b"", has_body: bool = True) -> None:
+        self.is_waiting = False
+        self._since = time.monotonic()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + (body if has_body else b""))
+        self.transport.close()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """At all addresses of `host`, at one port; "": at all addresses of the machine."""
+    addresses = dict.fromkeys(
+        (family, address)
+        for family, _, _, _, address in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    )
+    listeners: list[socket.socket] = []
+    for family, address in addresses:
+        try:
+            listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
+        except OSError as error:
+            # "localhost" may have an IPv6 address that the machine has not.
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(addresses) > 1:
+                continue
+            for listener in listeners:
+                listener.close()
+            raise
+        port = listener.getsockname()[1]
+        listeners.append(listener)
+    if not listeners:
+        raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is not an address of this machine")
+    return listeners
