@@ -235,9 +235,9 @@ class LogCleaning:
         for source in step.sources:
             for batch in self._batches(source):
                 self.stats.map_bytes += batch.size
-                if not index_batch(
-                    batch, self.first_dirty_offset, offset_map, transactions, self.stats, self._directory, breathe
-                ):
+                with _naming(batch):
+                    fits = index_batch(batch, self.first_dirty_offset, offset_map, transactions, self.stats, breathe)
+                if not fits:
                     self.end_offset = offset_map.latest_offset + 1
                     return
                 breathe()
@@ -263,12 +263,12 @@ class LogCleaning:
                 self.now_ms,
                 self._config.delete_retention_ms,
                 keep_legacy_tombstones=source.modified_ms > self._legacy_horizon_ms,
-                folder=self._directory,
                 stats=self.stats,
                 breathe=self.pace.breathe,
             )
             for batch in self._batches(source):
-                result = keep.clean(batch)
+                with _naming(batch):
+                    result = keep.clean(batch)
                 step.changed |= not isinstance(result, memoryview)
                 if result is not None:
                     out.append(result)
@@ -316,6 +316,15 @@ class LogCleaning:
                 position += pos
         finally:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _naming(batch: Batch) -> Iterator[None]:
+    """Errors of a batch that cannot be cleaned (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE) name its offset."""
+    try:
+        yield
+    except KafkaError as error:
+        raise KafkaError(error.code, f"the batch at offset {batch.base_offset}: {error}") from None
 
 
 def _pread(fd: int, size: int, position: int) -> bytes:

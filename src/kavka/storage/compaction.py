@@ -36,19 +36,22 @@ from kavka.records.batch import (
     legacy_key_value,
     rewrite_crc,
 )
-from kavka.records.compression import decompress
+from kavka.records.compression import compress, decompress
 from kavka.records.control import ABORT, COMMIT, control_type
 from kavka.records.reader import batch_records
-from kavka.records.varint import encode_varint
+from kavka.records.varint import decode_varint, encode_varint
 from kavka.storage.offset_map import OffsetMap
-from kavka.storage.record_parts import BatchRecords, Entry, LargeRecord, RecordSlice, timestamp_delta, whole_records
 from kavka.storage.transaction_index import AbortedTxn
-from kavka.storage.unpacked import CHUNK, pack
 
 _PLACE = Struct(">qi")
 _LENGTHS = Struct(">ii")
 SLICE = 256
-"""So many records are looked at between two calls of `breathe`."""
+"""So many records are looked at between two calls of `breathe`, and are in memory at a time besides their bytes."""
+MAX_CLEANED_BODY = 64 * 1024 * 1024
+"""The limit for the records of a compressed batch, unpacked: the cleaner holds them in memory, and a batch of some
+kilobytes can unpack to gigabytes. A log with a larger batch is uncleanable, like one with a corrupt batch. Such a batch
+must not be copied unopened: the tombstone of a key in it would be removed in its time, and the older value in the
+unopened batch would be the last one of its key again."""
 
 
 class LastRecord(NamedTuple):
@@ -56,6 +59,14 @@ class LastRecord(NamedTuple):
 
     offset: int
     epoch: int
+
+
+class Entry(NamedTuple):
+    """What is needed of a record in a magic 2 batch to decide whether it is retained."""
+
+    offset_delta: int
+    key: bytes | None
+    tombstone: bool
 
 
 @dataclass(slots=True)
@@ -69,14 +80,88 @@ class CleanerStats:
     keyless: int = 0
 
 
+# --- finding the records in a batch
+
+
+def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
+    """The records of an unpacked magic 2 body, SLICE at a time. CORRUPT_MESSAGE in place of the last list or earlier
+    where they do not fill the body exactly."""
+    part: list[Entry] = []
+    add = part.append
+    new = tuple.__new__
+    pos = 0
+    size = len(body)
+    try:
+        for _ in range(count):
+            if len(part) == SLICE:
+                yield part
+                part = []
+                add = part.append
+            # Numbers of one byte are read here, lengths and deltas of two as well, others by decode_varint.
+            start = pos
+            n = body[pos]
+            if n < 128:
+                end = pos + 1 + (n >> 1 ^ -(n & 1))
+                pos += 2
+            elif (m := body[pos + 1]) < 128:
+                n = n & 127 | m << 7
+                end = pos + 2 + (n >> 1 ^ -(n & 1))
+                pos += 3
+            else:
+                n, pos = decode_varint(body, pos)
+                end = pos + n
+                pos += 1
+            while body[pos] > 127:
+                pos += 1
+            n = body[pos + 1]
+            if n < 128:
+                delta = n >> 1 ^ -(n & 1)
+                pos += 2
+            elif (m := body[pos + 2]) < 128:
+                n = n & 127 | m << 7
+                delta = n >> 1 ^ -(n & 1)
+                pos += 3
+            else:
+                delta, pos = decode_varint(body, pos + 1)
+            n = body[pos]
+            if n < 128:
+                pos += 1
+                n = n >> 1 ^ -(n & 1)
+            else:
+                n, pos = decode_varint(body, pos)
+            if n < 0:
+                key = None
+            else:
+                key = body[pos : pos + n]
+                pos += n
+            # A null value is length -1, which zigzag makes 1.
+            tombstone = body[pos] == 1
+            if not pos < end <= size:
+                raise corrupt(f"a record at byte {start} does not end where it says")
+            add(new(Entry, (delta, key, tombstone)))
+            pos = end
+    except IndexError:
+        raise corrupt(f"the body ends before the last of {count} records") from None
+    if pos != size:
+        raise corrupt(f"{size - pos} bytes follow the last record")
+    if part:
+        yield part
+
+
+def body_of(batch: Batch) -> bytes:
+    """The unpacked records of a magic 2 batch, its CRC checked."""
+    batch.ensure_crc()
+    data = batch.data[HEADER_SIZE:]
+    codec = batch.attributes & CODEC_MASK
+    return decompress(codec, data, MAX_CLEANED_BODY) if codec else bytes(data)
+
+
 def marker_type(batch: Batch) -> int | None:
     """COMMIT or ABORT of a control batch; another number for other control records; None where it has no record."""
     if not batch.count:
         return None
-    batch.ensure_crc()
-    body = decompress(batch.attributes & CODEC_MASK, batch.data[HEADER_SIZE:], CHUNK)
-    entries, _ = whole_records(body, 1)
-    return control_type(entries[0].key if entries else None)
+    records = next(entries(body_of(batch), batch.count), [])
+    return control_type(records[0].key if records else None)
 
 
 # --- transactions
@@ -150,7 +235,6 @@ def index_batch(
     offset_map: OffsetMap,
     transactions: CleanedTransactions,
     stats: CleanerStats,
-    folder: str,
     breathe: Callable[[], None] = no_breath,
 ) -> bool:
     """First pass: takes the keys of one batch into the map. False when the map is full: the batch is not covered."""
@@ -160,7 +244,7 @@ def index_batch(
     elif batch.magic >= 2 and transactions.is_aborted(batch):
         stats.map_records += batch.count or 0
     else:
-        for pairs in _legacy_keys(batch) if batch.magic < 2 else _keys(batch, folder):
+        for pairs in _keys(batch):
             stats.map_records += len(pairs)
             keyed = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
             if not offset_map.put_all(keyed):
@@ -171,29 +255,16 @@ def index_batch(
     return True
 
 
-def _keys(batch: Batch, folder: str) -> Iterator[list[tuple[bytes | None, int]]]:
+def _keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
     """(key, offset) of all records, SLICE at a time."""
-    base = batch.base_offset
-    if not batch.count:
-        return
-    with BatchRecords(batch, folder) as records:
-        for part in records.parts():
-            entries = _entries(part)
-            for begin in range(0, len(entries), SLICE):
-                yield [(key, base + delta) for _, _, delta, key, _ in entries[begin : begin + SLICE]]
-
-
-def _legacy_keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
-    records = batch_records(batch)
-    while part := [(record.key, record.offset) for record in islice(records, SLICE)]:
-        yield part
-
-
-def _entries(part: RecordSlice | LargeRecord) -> list[Entry]:
-    """Those of a part, without their places for a large record."""
-    if isinstance(part, RecordSlice):
-        return part.entries
-    return [Entry(0, 0, part.offset_delta, *part.examine())]
+    if batch.magic < 2:
+        records = batch_records(batch, max_decompressed=MAX_CLEANED_BODY)
+        while pairs := [(record.key, record.offset) for record in islice(records, SLICE)]:
+            yield pairs
+    elif batch.count:
+        base = batch.base_offset
+        for part in entries(body_of(batch), batch.count):
+            yield [(key, base + delta) for delta, key, _ in part]
 
 
 @dataclass(slots=True)
@@ -207,7 +278,6 @@ class BatchFilter:
     now_ms: int
     delete_retention_ms: int
     keep_legacy_tombstones: bool
-    folder: str
     stats: CleanerStats = field(default_factory=CleanerStats)
     breathe: Callable[[], None] = no_breath
 
@@ -235,49 +305,48 @@ class BatchFilter:
         if is_control:
             self.stats.records_written += count
             if spent and horizon is None:
-                with BatchRecords(batch, self.folder) as records:
-                    return rebuild(batch, records, None, self.now_ms + self.delete_retention_ms, self.breathe)
+                body = body_of(batch)
+                flags = bytearray(b"\x01") * sum(map(len, entries(body, count)))
+                return rebuild(batch, body, flags, self.now_ms + self.delete_retention_ms)
             return batch.data
         if batch.base_offset > self.offset_map.latest_offset:
             self.stats.records_written += count
             return batch.data
 
-        with BatchRecords(batch, self.folder) as records:
-            flags, has_tombstone = self._decide(batch, records, horizon is None or self.now_ms < horizon)
-            kept = flags.count(1)
-            if not kept:
-                return self._empty(batch) if self._must_stay(batch) else None
-            self.stats.records_written += kept
-            new_horizon = None
-            if horizon is None and has_tombstone:
-                new_horizon = self.now_ms + self.delete_retention_ms
-            if new_horizon is None and kept == count:
-                return batch.data
-            return rebuild(batch, records, flags, new_horizon, self.breathe)
+        body = body_of(batch)
+        flags, has_tombstone = self._decide(batch, body, horizon is None or self.now_ms < horizon)
+        retained = flags.count(1)
+        if not retained:
+            return self._empty(batch) if self._must_stay(batch) else None
+        self.stats.records_written += retained
+        new_horizon = None
+        if horizon is None and has_tombstone:
+            new_horizon = self.now_ms + self.delete_retention_ms
+        if new_horizon is None and retained == count:
+            return batch.data
+        return rebuild(batch, body, flags, new_horizon, self.breathe)
 
-    def _decide(self, batch: Batch, records: BatchRecords, keep_tombstones: bool) -> tuple[bytearray, bool]:
-        """A byte for each record, 1 where it stays; and whether a tombstone stays that the map speaks for."""
+    def _decide(self, batch: Batch, body: bytes, keep_tombstones: bool) -> tuple[bytearray, bool]:
+        """A flag for each record, 1 where it is retained; and whether a tombstone is retained that the map covers."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base
         newest = self.offset_map.get
         flags = bytearray()
         flag = flags.append
         has_tombstone = False
-        for part in records.parts():
-            entries = _entries(part)
-            for begin in range(0, len(entries), SLICE):
-                for _, _, delta, key, tombstone in entries[begin : begin + SLICE]:
-                    if delta > latest:
-                        flag(1)
-                    elif key is None:
-                        self.stats.keyless += 1
-                        flag(0)
-                    elif (keep_tombstones or not tombstone) and base + delta >= newest(key):
-                        has_tombstone |= tombstone
-                        flag(1)
-                    else:
-                        flag(0)
-                self.breathe()
+        for part in entries(body, batch.count or 0):
+            for delta, key, tombstone in part:
+                if delta > latest:
+                    flag(1)
+                elif key is None:
+                    self.stats.keyless += 1
+                    flag(0)
+                elif (keep_tombstones or not tombstone) and base + delta >= newest(key):
+                    has_tombstone |= tombstone
+                    flag(1)
+                else:
+                    flag(0)
+            self.breathe()
         return flags, has_tombstone
 
     def _must_stay(self, batch: Batch) -> bool:
@@ -298,41 +367,38 @@ class BatchFilter:
     def _clean_legacy(self, batch: Batch) -> Buffer | None:
         latest = self.offset_map.latest_offset
         flags = bytearray()
-        last = -1
-        for record in batch_records(batch):
+        last_offset = -1
+        for record in batch_records(batch, max_decompressed=MAX_CLEANED_BODY):
             if record.offset > latest:
-                stays = True
+                is_retained = True
             elif record.key is None:
                 self.stats.keyless += 1
-                stays = False
+                is_retained = False
             else:
-                may_stay = self.keep_legacy_tombstones or record.value is not None
-                stays = may_stay and record.offset >= self.offset_map.get(record.key)
-            flags.append(stays)
-            if stays:
-                last = record.offset
+                is_retained = (
+                    self.keep_legacy_tombstones or record.value is not None
+                ) and record.offset >= self.offset_map.get(record.key)
+            flags.append(is_retained)
+            if is_retained:
+                last_offset = record.offset
             if not len(flags) % SLICE:
                 self.breathe()
-        kept = flags.count(1)
+        retained = flags.count(1)
         self.stats.records_read += len(flags)
-        self.stats.records_written += kept
-        if kept == len(flags):
+        self.stats.records_written += retained
+        if retained == len(flags):
             return batch.data
-        return rebuild_legacy(batch, flags, last) if kept else None
+        return rebuild_legacy(batch, flags, last_offset) if retained else None
 
 
 # --- writing a batch anew
 
 
 def rebuild(
-    batch: Batch,
-    records: BatchRecords,
-    flags: bytearray | None,
-    new_horizon: int | None,
-    breathe: Callable[[], None] = no_breath,
+    batch: Batch, body: bytes, flags: bytearray, new_horizon: int | None, breathe: Callable[[], None] = no_breath
 ) -> bytes:
-    """The magic 2 batch with only those of its records whose flag is set (None: all), and with a delete horizon if
-    `new_horizon` is given."""
+    """The magic 2 batch with only the records whose flag is set, and with a delete horizon if `new_horizon` is given.
+    `body` has passed the checks of `entries`."""
     base_timestamp = batch.base_timestamp
     attributes = batch.attributes
     shift = 0
@@ -340,61 +406,41 @@ def rebuild(
         shift = base_timestamp - new_horizon
         base_timestamp = new_horizon
         attributes |= DELETE_HORIZON_MASK
-    deltas: list[int] = []
-    data = pack(attributes & CODEC_MASK, _rewritten(records, flags, shift, deltas, breathe))
-    max_timestamp = batch.max_timestamp
-    if batch.timestamp_type != LOG_APPEND_TIME and deltas:
-        max_timestamp = base_timestamp + max(deltas)
-    count = (batch.count or 0) if flags is None else flags.count(1)
-    return _header(batch, attributes, base_timestamp, max_timestamp, count, data)
-
-
-def _rewritten(
-    records: BatchRecords, flags: bytearray | None, shift: int, deltas: list[int], breathe: Callable[[], None]
-) -> Iterator[bytes]:
-    """The bytes of the records that stay, with `shift` added to their timestamp deltas; `deltas` gets the largest of
-    each piece."""
-    number = 0
-    for part in records.parts():
-        if isinstance(part, LargeRecord):
-            if flags is None or flags[number]:
-                deltas.append(part.timestamp_delta + shift)
-                yield from part.rewritten(shift)
-            number += 1
+    max_delta: int | None = None
+    out = bytearray()
+    view = memoryview(body)
+    end = 0
+    for number, flag in enumerate(flags):
+        if not number % SLICE:
             breathe()
+        start = end
+        length, pos = decode_varint(body, start)
+        end = pos + length
+        if not flag:
             continue
-        body, entries = part
-        for begin in range(0, len(entries), SLICE):
-            some = entries[begin : begin + SLICE]
-            if flags is not None:
-                some = list(select(some, flags[number : number + SLICE]))
-            number += min(SLICE, len(entries) - begin)
-            if some:
-                yield _copied(body, some, shift, deltas)
-            breathe()
-
-
-def _copied(body: bytes, entries: list[Entry], shift: int, deltas: list[int]) -> bytes:
-    pieces: list[bytes] = []
-    largest: int | None = None
-    for entry in entries:
-        delta, start, end = timestamp_delta(body, entry)
+        # The record's attributes, one byte, stand before the timestamp delta.
+        delta, after = decode_varint(body, pos + 1, 10)
         delta += shift
-        if largest is None or delta > largest:
-            largest = delta
+        if max_delta is None or delta > max_delta:
+            max_delta = delta
         if shift:
-            rest = body[start - 1 : start] + encode_varint(delta) + body[end : entry.end]
-            pieces.append(encode_varint(len(rest)))
-            pieces.append(rest)
+            timestamp = encode_varint(delta)
+            out += encode_varint(1 + len(timestamp) + end - after)
+            out += view[pos : pos + 1]
+            out += timestamp
+            out += view[after:end]
         else:
-            pieces.append(body[entry.start : entry.end])
-    if largest is not None:
-        deltas.append(largest)
-    return b"".join(pieces)
+            out += view[start:end]
+    max_timestamp = batch.max_timestamp
+    if batch.timestamp_type != LOG_APPEND_TIME and max_delta is not None:
+        max_timestamp = base_timestamp + max_delta
+    codec = attributes & CODEC_MASK
+    data = compress(codec, out) if codec else out
+    return _header(batch, attributes, base_timestamp, max_timestamp, flags.count(1), data)
 
 
 def _header(
-    batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, records: bytes
+    batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, records: Buffer
 ) -> bytes:
     out = bytearray(
         HEADER.pack(
@@ -427,18 +473,16 @@ def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
     if packed is None:
         raise corrupt("a compressed message has no value")
     codec = wrapper.attributes & CODEC_MASK
-    largest = -1
-
-    def kept() -> Iterator[bytes]:
-        nonlocal largest
-        for message in select(batches(decompress(codec, packed)), flags):
-            largest = max(largest, message.max_timestamp)
-            yield bytes(message.data)
-
-    value = pack(codec, kept(), broken_lz4=wrapper.magic == 0)
+    messages = bytearray()
+    timestamp = -1
+    for message in select(batches(decompress(codec, packed, MAX_CLEANED_BODY)), flags):
+        messages += message.data
+        timestamp = max(timestamp, message.max_timestamp)
+    value = compress(codec, messages, broken_lz4=wrapper.magic == 0)
     body = bytearray((wrapper.magic, wrapper.attributes))
     if wrapper.magic == 1:
-        timestamp = largest if wrapper.timestamp_type != LOG_APPEND_TIME else wrapper.max_timestamp
+        if wrapper.timestamp_type == LOG_APPEND_TIME:
+            timestamp = wrapper.max_timestamp
         body += timestamp.to_bytes(8, "big", signed=True)
     body += _LENGTHS.pack(-1, len(value)) + value
     return _PLACE.pack(last_offset, len(body) + 4) + zlib.crc32(body).to_bytes(4, "big") + body

@@ -12,6 +12,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.records.compression import GZIP
 from kavka.storage.cleaner import CleanerSettings
 from kavka.storage.jobs import Job, run_now
 from kavka.storage.log import Log
@@ -20,7 +21,7 @@ from kavka.storage.log_dir import LogDirError
 from kavka.storage.log_manager import LogManager
 from kavka.storage.partition_dir import marked_name, parse_dir_name
 from kavka.storage.settings import StorageSettings
-from tests.support.logs import FakeClock, append, contents
+from tests.support.logs import FakeClock, append, build, contents
 
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
 CONFIG = LogConfig(file_delete_delay_ms=1000)
@@ -644,6 +645,27 @@ def test_a_log_that_cannot_be_cleaned_is_left_out_and_the_others_go_on(managers,
     assert manager.cleaner.clean_offsets == {B: 6, C: 6}
     assert "a-0 cannot be compacted" in caplog.text
     assert manager.get(A) is not None and not managers.failed
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_log_whose_batch_unpacks_to_too_much_is_left_as_it_is(managers, caplog, monkeypatch, magic):
+    monkeypatch.setattr("kavka.storage.compaction.MAX_CLEANED_BODY", 1000)
+    managers.config = COMPACTED
+    manager = managers.start()
+    log = manager.get_or_create(A)
+    append(log, records(b"a", b"b"))
+    log.append_as_follower(build([(b"a", bytes(1001))], magic=magic, codec=GZIP, base_offset=2))
+    log.set_high_watermark(log.end_offset)
+    dirty(log)
+    dirty(manager.get_or_create(B))
+    before = contents(log)
+    run_now(job(manager, "cleaner"))
+    assert set(manager.cleaner.uncleanable) == {A}
+    assert manager.cleaner.clean_offsets == {B: 6}
+    assert contents(log) == before
+    message = "a-0 cannot be compacted and is left as it is until the next start: the batch at offset 2: "
+    assert f"{message}compressed records unpack to more than 1000 bytes" in caplog.text
+    assert not managers.failed
 
 
 def test_logs_with_both_policies_are_cleaned_and_expire(managers):
