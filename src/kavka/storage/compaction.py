@@ -19,6 +19,7 @@ from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
+from kavka.records import limits
 from kavka.records.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -47,11 +48,16 @@ _PLACE = Struct(">qi")
 _LENGTHS = Struct(">ii")
 SLICE = 256
 """So many records are looked at between two calls of `breathe`, and are in memory at a time besides their bytes."""
-MAX_CLEANED_BODY = 64 * 1024 * 1024
-"""The limit for the records of a compressed batch, unpacked: the cleaner holds them in memory, and a batch of some
-kilobytes can unpack to gigabytes. A log with a larger batch is uncleanable, like one with a corrupt batch. Such a batch
-must not be copied unopened: the tombstone of a key in it would be removed in its time, and the older value in the
-unopened batch would be the last one of its key again."""
+
+
+def unpacked_limit(batch: Batch) -> int:
+    """The most bytes of records that a compressed batch may unpack to: the cleaner holds them in memory, and a batch of
+    some kilobytes can unpack to gigabytes. It is twice what Produce accepts, since a rewritten batch may grow.
+
+    A log with a larger batch is uncleanable, like one with a corrupt batch. Such a batch must not be copied unopened:
+    the tombstone of a key in it would be removed in its time, and the older value in the unopened batch would be the
+    last one of its key again."""
+    return 2 * limits.unpacked_limit(batch.size)
 
 
 class LastRecord(NamedTuple):
@@ -153,7 +159,7 @@ def body_of(batch: Batch) -> bytes:
     batch.ensure_crc()
     data = batch.data[HEADER_SIZE:]
     codec = batch.attributes & CODEC_MASK
-    return decompress(codec, data, MAX_CLEANED_BODY) if codec else bytes(data)
+    return decompress(codec, data, unpacked_limit(batch)) if codec else bytes(data)
 
 
 def marker_type(batch: Batch) -> int | None:
@@ -258,7 +264,7 @@ def index_batch(
 def _keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
     """(key, offset) of all records, SLICE at a time."""
     if batch.magic < 2:
-        records = batch_records(batch, max_decompressed=MAX_CLEANED_BODY)
+        records = batch_records(batch, max_decompressed=unpacked_limit(batch))
         while pairs := [(record.key, record.offset) for record in islice(records, SLICE)]:
             yield pairs
     elif batch.count:
@@ -368,7 +374,7 @@ class BatchFilter:
         latest = self.offset_map.latest_offset
         flags = bytearray()
         last_offset = -1
-        for record in batch_records(batch, max_decompressed=MAX_CLEANED_BODY):
+        for record in batch_records(batch, max_decompressed=unpacked_limit(batch)):
             if record.offset > latest:
                 is_retained = True
             elif record.key is None:
@@ -475,7 +481,7 @@ def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
     codec = wrapper.attributes & CODEC_MASK
     messages = bytearray()
     timestamp = -1
-    for message in select(batches(decompress(codec, packed, MAX_CLEANED_BODY)), flags):
+    for message in select(batches(decompress(codec, packed, unpacked_limit(wrapper))), flags):
         messages += message.data
         timestamp = max(timestamp, message.max_timestamp)
     value = compress(codec, messages, broken_lz4=wrapper.magic == 0)

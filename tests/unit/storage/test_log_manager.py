@@ -649,7 +649,7 @@ def test_a_log_that_cannot_be_cleaned_is_left_out_and_the_others_go_on(managers,
 
 @pytest.mark.parametrize("magic", [1, 2])
 def test_a_log_whose_batch_unpacks_to_too_much_is_left_as_it_is(managers, caplog, monkeypatch, magic):
-    monkeypatch.setattr("kavka.storage.compaction.MAX_CLEANED_BODY", 1000)
+    monkeypatch.setattr("kavka.storage.compaction.unpacked_limit", lambda batch: 1000)
     managers.config = COMPACTED
     manager = managers.start()
     log = manager.get_or_create(A)
