@@ -178,7 +178,8 @@ async def _end_all_tasks() -> None:
 
 
 def warn_unclosed(client: object, name: str) -> None:
-    """For the finalizer of a client: it was dropped without `close()`."""
+    """For the finalizer of a client: it was dropped without `close()`. Comes last: it raises where warnings are
+    errors."""
     text = f"unclosed {type(client).__name__} {name}: call close(), or use `with`"
     warnings.warn(text, ResourceWarning, stacklevel=3, source=client)
 
@@ -189,11 +190,9 @@ _open: set[IoThread] = set()
 
 def _close_at_exit() -> None:
     threads = [thread for thread in list(_open) if thread.alive]
+    left_open = [thread.name for thread in threads if not thread._closing]
     deadline = monotonic() + EXIT_TIMEOUT
     for thread in threads:
-        if not thread._closing:
-            text = f"client {thread.name} is still open at exit: call close(), or use `with`"
-            warnings.warn(text, ResourceWarning, stacklevel=1)
         # A part of the time is left for closing the connections.
         thread.abandon(EXIT_TIMEOUT * 0.8)
     for thread in threads:
@@ -201,6 +200,10 @@ def _close_at_exit() -> None:
     for thread in threads:
         # What did not end in time is cancelled; the client says in its log what was lost.
         thread.stop(timeout=0.5)
+    for name in left_open:
+        # Raises where warnings are errors.
+        text = f"client {name} is still open at exit: call close(), or use `with`"
+        warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 atexit.register(_close_at_exit)

@@ -32,8 +32,8 @@ class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
     def __del__(self) -> None:
         cluster = getattr(self, "cluster", None)
         if cluster is not None and cluster.started and not cluster.closed:
-            warn_unclosed(self, cluster.client_id)
             close_on_loop(cluster.loop, cluster.close)
+            warn_unclosed(self, cluster.client_id)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -82,8 +82,8 @@ class Consumer:
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
         if loop is not None and not self._core.closing:
-            warn_unclosed(self, self._core.config["client.id"])
             close_on_loop(loop, self._core.abandon)
+            warn_unclosed(self, self._core.config["client.id"])
 
     async def __aenter__(self) -> Self:
         return await self.start()

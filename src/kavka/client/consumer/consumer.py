@@ -353,8 +353,8 @@ class Consumer:
     def __del__(self) -> None:
         io = getattr(self, "_io", None)
         if io is not None and io.alive and not self._core.closing:
-            warn_unclosed(self, io.name)
             io.abandon()
+            warn_unclosed(self, io.name)
 
     def __enter__(self) -> Self:
         return self

@@ -51,8 +51,8 @@ class Producer:
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None and core.is_open:
-            warn_unclosed(self, core.config["client.id"])
             core.abandon()
+            warn_unclosed(self, core.config["client.id"])
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -166,8 +166,8 @@ class Producer(SendPath):
     def __del__(self) -> None:
         io = getattr(self, "_io", None)
         if io is not None and io.alive and self._core.is_open:
-            warn_unclosed(self, io.name)
             io.abandon()
+            warn_unclosed(self, io.name)
 
     async def _close_from_inside(self) -> None:
         await self._core.close(0.0)

@@ -46,6 +46,18 @@ def test_a_dropped_producer_warns_sends_what_is_left_and_leaves_no_thread(cluste
     assert cluster.closed and not threads()
 
 
+@pytest.mark.filterwarnings("error::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_dropped_producer_sends_what_is_left_where_warnings_are_errors(cluster: Cluster) -> None:
+    producer = Producer(**SETTINGS)
+    future = producer.send("t", b"last")
+    (thread,) = threads()
+    del producer
+    gc.collect()
+    thread.join(WAIT)
+    assert future.get(WAIT).offset == 0
+    assert cluster.closed and not threads()
+
+
 def test_a_closed_producer_warns_of_nothing(cluster: Cluster, recwarn: pytest.WarningsRecorder) -> None:
     with Producer(**SETTINGS) as producer:
         producer.send("t", b"last")
@@ -109,17 +121,18 @@ atexit.register(io_thread._close_at_exit)
 """
 
 
-def run(**values: Any) -> str:
+def run(warnings: str = "always", **values: Any) -> str:
     script = SCRIPT.format(**({"timeout": 30, "stalled": False, "settings": {}} | values))
-    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
+    command = [sys.executable, "-W", f"{warnings}::ResourceWarning", "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "still open at exit" in done.stderr
     return done.stdout
 
 
-def test_a_producer_left_open_sends_what_is_left_at_exit() -> None:
-    assert run().splitlines() == ["stored [b'0', b'1', b'2'] [] True", "atexit of the program"]
+@pytest.mark.parametrize("warnings", ["always", "error"])
+def test_a_producer_left_open_sends_what_is_left_at_exit(warnings: str) -> None:
+    assert run(warnings).splitlines() == ["stored [b'0', b'1', b'2'] [] True", "atexit of the program"]
 
 
 def test_the_transaction_of_a_producer_left_open_is_aborted_at_exit() -> None:
