@@ -123,6 +123,14 @@ class SourceCluster:
         """With isolation.level=read_committed, up to the first transaction that is open."""
         return self._edges(partitions, OffsetSpec.latest())
 
+    def leader_epochs(self, partitions: Collection[TopicPartition]) -> TopicIds:
+        """In the form of `topic_ids`, from the leaders themselves: metadata may be behind."""
+        epochs: dict[str, dict[str, int]] = {}
+        for tp, listed in self._list(dict.fromkeys(partitions, OffsetSpec.latest())).items():
+            epoch = -1 if listed.leader_epoch is None else listed.leader_epoch
+            epochs.setdefault(tp.topic, {})[str(tp.partition)] = epoch
+        return epochs
+
     def resolve(self, where: Where, partitions: Collection[TopicPartition], name: str) -> dict[TopicPartition, int]:
         """Offsets for what an option (`name`) says. Partitions that it does not name: an error, as in Spark."""
         if where in (EARLIEST, LATEST):

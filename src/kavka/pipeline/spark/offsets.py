@@ -9,8 +9,9 @@ So has the end of a batch that begins elsewhere than where the one before it end
 
 Under "$topicIds" are the ids of the topics, so that a topic that was deleted and created again under the same name is
 noticed: the next batch begins at the beginning of the new one. Where the cluster has no ids (Kafka before 2.8), the
-leader epochs of the partitions are there instead: those never go back while a topic exists. Checkpoints of earlier
-versions have neither, and notice only that an end went back.
+leader epochs of the partitions are there instead: those never go back while a topic exists. A broker whose metadata is
+behind has older ones, so the leaders have to confirm it. Checkpoints of earlier versions have neither, and notice only
+that an end went back.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def recreated(before: TopicIds, now: TopicIds) -> set[str]:
 def _is_another(before: str | Mapping[str, int], now: str | Mapping[str, int]) -> bool:
     if isinstance(before, str) or isinstance(now, str):
         return isinstance(before, str) and isinstance(now, str) and before != now
-    return any(now.get(partition, epoch) < epoch for partition, epoch in before.items())
+    # A broker that is too old to say has -1.
+    return any(0 <= now.get(partition, epoch) < epoch for partition, epoch in before.items())
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> dict[TopicPartition, int]:

@@ -45,6 +45,7 @@ from kavka.pipeline.spark.offsets import (
     TOPIC_IDS,
     Offsets,
     Range,
+    TopicIds,
     count,
     from_checkpoint,
     limited,
@@ -290,7 +291,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         be none yet."""
         options, begin = self._options, from_checkpoint(start)
         latest = self._latest = self._ends(begin)
-        again = recreated(start.get(TOPIC_IDS, {}), self.cluster.topic_ids)
+        again = self._recreated(start.get(TOPIC_IDS, {}), latest)
         for topic in sorted(again):
             self._lost_topic(topic)
         if self._target is not None:
@@ -314,6 +315,15 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch = time.monotonic()
         most = options.max_offsets
         return beginning, latest if most is None else limited(full_begin, latest, most)
+
+    def _recreated(self, before: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
+        """Topics that were created again since. Where only epochs tell it, the leaders have to confirm it."""
+        again = recreated(before, self.cluster.topic_ids)
+        doubtful = {topic for topic in again if not isinstance(before[topic], str)}
+        if not doubtful:
+            return again
+        epochs = self.cluster.leader_epochs([tp for tp in partitions if tp.topic in doubtful])
+        return again - doubtful | recreated(before, epochs)
 
     def _ends(self, begin: Offsets) -> dict[TopicPartition, int]:
         """Where partitions end now. An end that went back says that a topic was created again: then its id is new."""
