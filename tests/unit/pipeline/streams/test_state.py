@@ -21,6 +21,7 @@ from kavka.streams import (
     Consumed,
     JoinWindows,
     Record,
+    Serde,
     Serdes,
     Stores,
     StreamJoined,
@@ -184,11 +185,12 @@ def test_what_a_task_remembers_runs_no_code_when_it_is_read(tmp_path: Path) -> N
         run(topology, plan, handle, [("in", b"k", b"a", 1)])
 
 
-def outer_join() -> Topology:
+def outer_join(value_serde: Serde | None = None) -> Topology:
     builder = StreamsBuilder()
     windows = JoinWindows.of_time_difference_with_no_grace(10)
-    consumed = Consumed.with_(Serdes.String(), Serdes.Long())
-    how = StreamJoined.with_(Serdes.String(), Serdes.Long(), Serdes.String())
+    value_serde = value_serde or Serdes.Long()
+    consumed = Consumed.with_(Serdes.String(), value_serde)
+    how = StreamJoined.with_(Serdes.String(), value_serde, Serdes.String())
     left, right = builder.stream("in", consumed), builder.stream("other")
     left.outer_join(right, lambda one, two: f"{one} {two}", windows, how).to("out")
     return builder.build()
@@ -216,6 +218,14 @@ def test_pending_records_of_an_outer_join_are_kept_as_bytes_of_their_serdes(tmp_
     sent = run(topology, plan, handle, [("in", b"z", long(3), 100)])
     assert values(sent) == [b"1 None", b"2 None", b"None x"]
     assert [one[1] for one in sent] == [b"k", b"k", b"q"]
+
+
+def test_pending_records_of_a_serde_that_makes_bytearrays_are_read(tmp_path: Path) -> None:
+    serde = Serdes.serde_from(lambda number: bytearray(long(number)), int.from_bytes, "long")
+    topology, handle = outer_join(serde), Handle()
+    plan = started(topology, tmp_path)
+    run(topology, plan, handle, [("in", b"k", long(1), 5)])
+    assert values(run(topology, plan, handle, [("in", b"z", long(3), 100)])) == [b"1 None"]
 
 
 def test_pending_records_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
