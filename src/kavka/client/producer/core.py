@@ -141,6 +141,7 @@ class ProducerCore:
                 self.sequences,
                 on_state=self._transaction_state,
                 flush=self.flush,
+                has_unsent=lambda: bool(self.accumulator.incomplete),
                 drop_unsent=self.drop_unsent,
                 wake=self.sender.run,
             )

@@ -77,6 +77,7 @@ class Transactions:
         *,
         on_state: Callable[[], None],
         flush: Callable[[], Coroutine[Any, Any, None]],
+        has_unsent: Callable[[], bool],
         drop_unsent: Callable[[KafkaError], None],
         wake: Callable[[], None],
     ) -> None:
@@ -93,6 +94,7 @@ class Transactions:
         self._backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
         self._on_state = on_state
         self._flush = flush
+        self._has_unsent = has_unsent
         self._drop_unsent = drop_unsent
         self._wake = wake
         self._coordinators: dict[tuple[str, int], int] = {}
@@ -175,14 +177,20 @@ class Transactions:
         self.check_open(number)
         try:
             async with asyncio.timeout(timeout):
-                await self._flush()
-                await self._all_told()
+                while True:
+                    await self._flush()
+                    await self._all_told()
+                    self.check_open(number)
+                    # From here on no record gets into the transaction.
+                    self._go(State.PREPARED)
+                    if not self._has_unsent() and not self._under_way():
+                        break
+                    # Another thread sent more meanwhile.
+                    self._go(State.IN_TRANSACTION)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
             raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._reason()}") from None
-        self.check_open(number)
-        self._go(State.PREPARED)
         if not self._started:
             return None
         return PreparedTransaction(
@@ -225,9 +233,12 @@ class Transactions:
     async def _all_told(self) -> None:
         """Until nothing is on its way to a coordinator that belongs to this transaction: after its end, it would be
         taken for part of the next one."""
-        under_way = {task for task in (self._adding, self._offsets) if task is not None and not task.done()}
+        under_way = self._under_way()
         if under_way:
             await asyncio.wait(under_way)
+
+    def _under_way(self) -> set[asyncio.Task[None]]:
+        return {task for task in (self._adding, self._offsets) if task is not None and not task.done()}
 
     # --- from the send path and the sender
 

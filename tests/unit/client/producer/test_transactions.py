@@ -156,6 +156,28 @@ def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() ->
     asyncio.run(work())
 
 
+def test_a_prepared_transaction_has_what_was_sent_while_it_was_prepared() -> None:
+    async def work() -> None:
+        async with begun() as (bench, coordinator, transactions):
+            slow = coordinator.hold("TxnOffsetCommit")
+            offsets = asyncio.create_task(transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 60))
+            await coordinator.until("TxnOffsetCommit")
+            prepared = asyncio.create_task(transactions.prepare(60))
+            await bench.settle()
+            late = bench.send(b"late")
+            slow.set()
+            await offsets
+            await bench.settle()
+            assert not prepared.done()
+            await bench.answer_all()
+            assert await prepared is not None
+            assert late.succeeded() and transactions.state is State.PREPARED
+            with pytest.raises(IllegalState):
+                bench.send(b"too late")
+
+    asyncio.run(work())
+
+
 def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
