@@ -111,7 +111,7 @@ class Consumer:
         heard = make_listener(listener, on_assigned, on_revoked, on_lost)
         if (topics is None) == (pattern is None):
             raise TypeError("either topics or a pattern")
-        self._unread.clear()
+        self._give_back()
         if pattern is not None:
             core.subscribe_pattern(pattern, heard)
         elif topics:
@@ -121,14 +121,15 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         core = self._open()
-        self._unread.clear()
+        self._give_back()
         await core.unsubscribe()
 
     async def assign(self, partitions: Iterable[Any]) -> None:
         core = self._open()
         wanted = many_partitions(partitions)
-        self._unread.keep(wanted)
+        # Commits what was consumed of the old ones.
         await core.assign(wanted)
+        self._unread.keep(wanted)
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._core.subscriptions.partitions)
@@ -161,10 +162,7 @@ class Consumer:
     async def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
         from kavka.client.consumer.arrow import record_batch
 
-        for tp, offset in self._unread.first().items():
-            if tp in self._core.subscriptions.partitions:
-                self._core.seek(tp, offset)
-        self._unread.clear()
+        self._give_back()
         limit = _NO_LIMIT if max_records is None else max_records
         columns = await self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
         return None if columns is None else record_batch(columns)
@@ -298,6 +296,13 @@ class Consumer:
         self._bell.ring()
 
     # --- inside
+
+    def _give_back(self) -> None:
+        """Records that an iteration has not returned yet are fetched again."""
+        for tp, offset in self._unread.first().items():
+            if tp in self._core.subscriptions.partitions:
+                self._core.seek(tp, offset)
+        self._unread.clear()
 
     def _open(self) -> ConsumerCore:
         self._core.check_open()

@@ -96,7 +96,7 @@ class Consumer:
         if (topics is None) == (pattern is None):
             raise TypeError("either topics or a pattern")
         with self._used():
-            self._unread.clear()
+            self._give_back()
             if pattern is not None:
                 self._on_loop(self._core.subscribe_pattern, pattern, heard)
             elif topics:
@@ -107,7 +107,7 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Read nothing: leave the group, or give up the partitions that were assigned."""
         with self._used():
-            self._unread.clear()
+            self._give_back()
             self._run(self._core.unsubscribe())
 
     def assign(self, partitions: Iterable[Any]) -> None:
@@ -115,8 +115,9 @@ class Consumer:
         that are in both keep their position."""
         with self._used():
             wanted = many_partitions(partitions)
-            self._unread.keep(wanted)
+            # Commits what was consumed of the old ones.
             self._run(self._core.assign(wanted))
+            self._unread.keep(wanted)
 
     def assignment(self) -> set[TopicPartition]:
         with self._used():

@@ -46,7 +46,6 @@ class Unread:
     def clear(self) -> None:
         self._records = []
         self._next = 0
-        self.polled()
 
     def take(self, limit: int) -> Records:
         """The next of them, as a poll returns them."""

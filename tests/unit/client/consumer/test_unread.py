@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kavka import Consumer, aio
 from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.core import ConsumerCore
 from kavka.client.consumer.records import Records
 from kavka.client.consumer.unread import Unread
 from kavka.client.types import OffsetAndMetadata
@@ -66,3 +74,70 @@ def test_a_partition_whose_position_the_program_chose_is_not_put_back() -> None:
     other.keep([B])
     other.put_back()
     assert other.first() == {B: 1}
+
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+
+
+def iterate(core: ConsumerCore) -> list[int]:
+    """Put the consumer into an iteration that has polled offsets 5, 6 and 7 of a, and returned the first. Returns what
+    it commits by itself from then on."""
+    core.subscriptions.set_partitions([A])
+    core.subscriptions.state(A).seek(8)
+    core.unread.set(Records({A: [ConsumerRecord("a", 0, offset) for offset in (5, 6, 7)]}))
+    next(iter(core.unread))
+    commits: list[int] = []
+    core.commits._begin = lambda offsets, callback: commits.append(offsets[A].offset)  # type: ignore[method-assign]
+    return commits
+
+
+def leave(consumer: Any) -> Any:
+    return consumer.unsubscribe()
+
+
+def assign_other(consumer: Any) -> Any:
+    return consumer.assign([B])
+
+
+@pytest.mark.parametrize("change", [leave, assign_other])
+def test_records_that_an_iteration_did_not_return_are_not_committed_with_a_new_assignment(
+    change: Callable[[Any], Any],
+) -> None:
+    consumer = Consumer(NOWHERE)
+    consumer.assign([A])
+    commits = iterate(consumer._core)
+    change(consumer)
+    assert commits == [6] and not consumer._unread
+    consumer.close(0)
+
+    async def work() -> None:
+        async with aio.Consumer(NOWHERE) as consumer:
+            await consumer.assign([A])
+            commits = iterate(consumer._core)
+            await change(consumer)
+            assert commits == [6] and not consumer._unread
+            await consumer.close(0)
+
+    asyncio.run(work())
+
+
+def test_records_that_an_iteration_did_not_return_are_read_again_after_a_new_subscription() -> None:
+    consumer = Consumer(NOWHERE)
+    consumer.subscribe(["a"])
+    iterate(consumer._core)
+    consumer.subscribe(["a", "b"])
+    assert consumer._core.commits.consumed()[A].offset == 6 and not consumer._unread
+    # The record that is being handled was not handled yet.
+    consumer._unread.put_back()
+    assert consumer._core.commits.consumed()[A].offset == 5
+    consumer.close(0)
+
+    async def work() -> None:
+        async with aio.Consumer(NOWHERE) as consumer:
+            await consumer.subscribe(["a"])
+            iterate(consumer._core)
+            await consumer.subscribe(["a", "b"])
+            assert consumer._core.commits.consumed()[A].offset == 6 and not consumer._unread
+            await consumer.close(0)
+
+    asyncio.run(work())
