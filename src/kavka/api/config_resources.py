@@ -5,6 +5,7 @@ A topic's and a group's values are wrong with INVALID_CONFIG, a broker's with IN
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -19,6 +20,8 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+# A request may name tens of thousands of resources: other work of the loop goes on in between.
+RESOURCES_PER_TURN = 200
 
 
 class Named(Protocol):
@@ -102,6 +105,8 @@ async def each_once(
     counts = Counter(asked)
     results: list[tuple[R, KafkaError | None]] = []
     for resource, key in zip(resources, asked, strict=True):
+        if len(results) % RESOURCES_PER_TURN == RESOURCES_PER_TURN - 1:
+            await asyncio.sleep(0)
         try:
             if counts[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource can be in a request only once.")

@@ -49,8 +49,6 @@ DIVISIBLE: dict[int, tuple[tuple[str, str], ...]] = {
     int(ApiKey.DELETE_RECORDS): (("topics", "topics"),),
     int(ApiKey.OFFSET_FOR_LEADER_EPOCH): (("topics", "topics"),),
     int(ApiKey.DESCRIBE_CONFIGS): (("resources", "results"),),
-    int(ApiKey.ALTER_CONFIGS): (("resources", "responses"),),
-    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): (("resources", "responses"),),
     int(ApiKey.DELETE_GROUPS): (("groups_names", "results"),),
     int(ApiKey.DESCRIBE_PRODUCERS): (("topics", "topics"),),
     int(ApiKey.DESCRIBE_TRANSACTIONS): (("transactional_ids", "transaction_states"),),
