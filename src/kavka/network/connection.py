@@ -286,7 +286,7 @@ class Connection:
         except TooManyElements:
             if data.obj is self._server.receive_buffer.obj:
                 data = memoryview(bytearray(data))
-            result = large_request.serve(self._server, api, context, data, position, self._error_answer)
+            result = large_request.serve(self._server, api, context, data, position, self._error_answer, self._await)
             self._add_exchange(Exchange(api, version, correlation_id, started), None, result)
             return
         try:
@@ -327,6 +327,16 @@ class Connection:
     def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any], mutes: bool) -> None:
         self._tasks.add(future)
         future.add_done_callback(partial(self._completed, exchange, request, mutes))
+
+    async def _await(self, future: asyncio.Future[Any]) -> Any:
+        """For a coroutine that has only this left to wait for: as a handler's future, it ends with the connection."""
+        if self.closed:
+            future.cancel()
+        self._tasks.add(future)
+        try:
+            return await future
+        finally:
+            self._tasks.discard(future)
 
     def _completed(self, exchange: Exchange, request: Any, mutes: bool, done: asyncio.Future[Any]) -> None:
         self._tasks.discard(done)

@@ -12,7 +12,7 @@ The figures are in docs/decisions/0007-limits-of-decoding.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,8 @@ NESTED_RESULTS = "partitions"
 PART = 1000
 
 ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
+# Awaits the future of a response. The end of the connection cancels it.
+Wait = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 
 class AnswerFailed(Exception):
@@ -79,7 +81,13 @@ class EncodedResponse:
 
 
 async def serve(
-    server: Server, api: registry.Api, context: RequestContext, data: memoryview, position: int, failed: ErrorResponse
+    server: Server,
+    api: registry.Api,
+    context: RequestContext,
+    data: memoryview,
+    position: int,
+    failed: ErrorResponse,
+    wait: Wait,
 ) -> EncodedResponse | None:
     """The response to the request whose body starts at `position`; None where it gets none (Produce with acks=0).
 
@@ -96,10 +104,10 @@ async def serve(
         request, _ = await run(decode_bounded, limit, api.request_class.decode, data, position, version)
     for elements, results in DIVISIBLE.get(api.key, ()):
         if getattr(request, elements, None):
-            response = await _handle_in_parts(server, api, context, request, failed, elements, results)
+            response = await _handle_in_parts(server, api, context, request, failed, wait, elements, results)
             break
     else:
-        response = await _handle(server, api, context, request, failed)
+        response = await _handle(server, api, context, request, failed, wait)
     if response is None:
         return None
     # The worker gets the last references: freeing so many objects takes time as well.
@@ -126,7 +134,7 @@ def _encode(messages: list[Any], version: int) -> list[Any]:
 
 
 async def _handle(
-    server: Server, api: registry.Api, context: RequestContext, request: Any, failed: ErrorResponse
+    server: Server, api: registry.Api, context: RequestContext, request: Any, failed: ErrorResponse, wait: Wait
 ) -> Any:
     server.write_staged()
     try:
@@ -134,7 +142,7 @@ async def _handle(
         # A response is encoded when the appends that it acknowledges are written.
         server.write_staged()
         while isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
-            result = await result
+            result = await (wait(result) if isinstance(result, asyncio.Future) else result)
             server.write_staged()
         return result
     except ConnectionMustClose:
@@ -149,6 +157,7 @@ async def _handle_in_parts(
     context: RequestContext,
     request: Any,
     failed: ErrorResponse,
+    wait: Wait,
     elements: str,
     results: str,
 ) -> Any:
@@ -156,10 +165,13 @@ async def _handle_in_parts(
     response: Any = None
     for part, continues in _parts(getattr(request, elements)):
         setattr(request, elements, part)
-        partial = await _handle(server, api, context, request, failed)
+        partial = await _handle(server, api, context, request, failed, wait)
         if response is None:
             response = partial
         else:
+            if getattr(partial, "error_code", 0):
+                # The results of this part may be missing: a client must not take them for those of the whole request.
+                response.error_code = partial.error_code
             merged, more = getattr(response, results), getattr(partial, results)
             if continues and merged and more:
                 getattr(merged[-1], NESTED_RESULTS).extend(getattr(more.pop(0), NESTED_RESULTS))

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from kavka.api import registry
+from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
 from kavka.network.large_request import DIVISIBLE, ELEMENTS_ON_LOOP, MAX_ELEMENTS
 from kavka.protocol.api_keys import ApiKey
+from kavka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseTopic,
+)
 from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bounded, read_array, read_string, skip_tags
 from tests.unit.network.harness import EchoApi, Text, World, frame, in_world
 
@@ -111,6 +118,54 @@ def test_the_fields_of_divisible_requests_exist() -> None:
             assert isinstance(getattr(registry.APIS[ApiKey(key)].response_class()(), response_field), list)
 
 
+async def wait(future: asyncio.Future[Any]) -> Any:
+    return await future
+
+
+def test_requests_that_must_not_name_a_resource_twice_are_not_divided() -> None:
+    assert not {int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS)} & DIVISIBLE.keys()
+
+
+def test_an_error_of_a_later_part_is_that_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed offsets of the failed part are missing: a consumer would take them for none, and reset."""
+    monkeypatch.setattr(large_request, "PART", 2)
+
+    def handle(context: Any, request: OffsetFetchRequest) -> Any:
+        if len(handled := [topic.name for topic in request.topics or ()]) == 1:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name=name) for name in handled])
+
+    def failed(api: registry.Api, request: Any, version: int, error: BaseException) -> Any:
+        return api.on_error(request, version, registry.as_kafka_error(error))
+
+    async def scenario() -> Any:
+        server: Any = SimpleNamespace(write_staged=lambda: None)
+        on_error = registry.load()[ApiKey.OFFSET_FETCH].on_error
+        api: Any = SimpleNamespace(handle=handle, on_error=on_error)
+        context: Any = SimpleNamespace(version=7)
+        request = OffsetFetchRequest(topics=[OffsetFetchRequestTopic(name=name) for name in "abc"])
+        return await large_request._handle_in_parts(server, api, context, request, failed, wait, "topics", "topics")
+
+    response = asyncio.run(scenario())
+    assert response.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_large_request_does_not_wait_longer_than_its_connection_exists() -> None:
+    async def body(world: World) -> None:
+        counting(world)
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        world.api.handle = lambda ctx, request: waiting  # type: ignore[method-assign]
+        peer = world.connect()
+        peer.start_sending(frame(strings(ELEMENTS_ON_LOOP + 1)))
+        await world.until(lambda: len(peer.connection.tasks()) > 1)
+        peer.connection.close()
+        await world.until(waiting.done)
+        assert waiting.cancelled()
+        await world.until(lambda: not peer.connection.tasks())
+
+    in_world(body)
+
+
 def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_request, "PART", 2)
     parts: list[list[int]] = []
@@ -129,7 +184,7 @@ def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch
         api: Any = SimpleNamespace(handle=handle)
         context: Any = SimpleNamespace(version=0)
         request = SimpleNamespace(groups=[1, 2, 3, 4, 5])
-        return await large_request._handle_in_parts(server, api, context, request, failed, "groups", "groups")
+        return await large_request._handle_in_parts(server, api, context, request, failed, wait, "groups", "groups")
 
     assert asyncio.run(scenario()).groups == [1, 2, -3, -4, 5]
     assert parts == [[1, 2], [3, 4], [5]]
@@ -153,7 +208,7 @@ def test_a_long_array_inside_an_element_is_divided_as_well(monkeypatch: pytest.M
         context: Any = SimpleNamespace(version=0)
         topics = [SimpleNamespace(name=name, partitions=list(range(count))) for name, count in asked.items()]
         request = SimpleNamespace(topics=topics)
-        return await large_request._handle_in_parts(server, api, context, request, None, "topics", "topics")  # type: ignore[arg-type]
+        return await large_request._handle_in_parts(server, api, context, request, None, wait, "topics", "topics")  # type: ignore[arg-type]
 
     answered = asyncio.run(scenario()).topics
     assert [(topic.name, topic.partitions) for topic in answered] == [
