@@ -25,17 +25,19 @@ class TimestampOffset(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it is in the file, and which of its records is searched: the first one of at least `timestamp` at
-    offset `start` or later. Needs nothing of its log, and may be opened in a worker thread."""
+    """Where a batch is, and which of its records is searched: the first one of at least `timestamp` at offset `start`
+    or later. Needs nothing of its log, and may be read and opened in a worker thread: a request may be about thousands
+    of partitions, whose batches must not be in memory all at once."""
 
-    data: bytes
+    piece: FileSlice
     last_offset: int
     leader_epoch: int
     timestamp: int
     start: int
 
     def first_record(self, max_unpacked: int = MAX_UNPACKED_BYTES) -> TimestampOffset | None:
-        batch = batch_at(self.data, 0, len(self.data))
+        data = self.piece.read()
+        batch = batch_at(data, 0, len(data))
         if batch is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"There is no whole batch before offset {self.last_offset}.")
         for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
@@ -45,7 +47,7 @@ class StoredBatch(NamedTuple):
 
     def first_record_if_small(self) -> TimestampOffset | None:
         """UnopenedBatch where opening may take more than a few milliseconds."""
-        if len(self.data) > SMALL_BATCH_BYTES:
+        if len(self.piece) > SMALL_BATCH_BYTES:
             raise UnopenedBatch(self)
         try:
             return self.first_record(SMALL_UNPACKED_BYTES)
@@ -253,8 +255,8 @@ class LogReading(LogState):
         for at, header in segment.batches(position):
             if header.max_timestamp < timestamp or header.last_offset < start:
                 continue
-            data = segment.file.read(at, header.size)
-            batch = StoredBatch(data, header.last_offset, header.leader_epoch, timestamp, start)
+            piece = FileSlice(segment.file, at, header.size)
+            batch = StoredBatch(piece, header.last_offset, header.leader_epoch, timestamp, start)
             opened += 1
             if not on_loop:
                 found = batch.first_record()

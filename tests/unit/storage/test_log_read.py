@@ -11,10 +11,10 @@ import pytest
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import batches
 from kavka.storage import segment as segment_module
-from kavka.storage.file_slice import FileClosed
+from kavka.storage.file_slice import FileClosed, LogFile
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_read import ColdRead, LogRead
+from kavka.storage.log_read import ColdRead, LogRead, UnopenedBatch
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build
 from tests.unit.storage.conftest import Opener
 
@@ -331,6 +331,23 @@ def test_the_largest_timestamp_need_not_be_at_the_end(open_log: Opener) -> None:
     log = open_log(segment_bytes=300)
     found = log.offset_of_max_timestamp()
     assert found is not None and (found.offset, found.timestamp) == (4, START_MS + 90)
+
+
+def test_a_large_batch_is_not_read_before_it_is_opened(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request by time holds the large batches of all its partitions until a worker has opened them."""
+    log = open_log()
+    fill(log, 3, size=100_000)
+    sizes: list[int] = []
+    read_file = LogFile.read
+    monkeypatch.setattr(LogFile, "read", lambda *args: sizes.append(args[2]) or read_file(*args))
+    with pytest.raises(UnopenedBatch) as raised:
+        log.offset_for_timestamp(START_MS + 5, on_loop=True)
+    assert max(sizes, default=0) < 200_000
+    record = raised.value.batch.first_record()
+    assert record is not None and record.offset == 2
+    log.close()
+    with pytest.raises(FileClosed):
+        raised.value.batch.first_record()
 
 
 def test_a_closed_log_opens_with_no_descriptor_held_and_reads_as_before(tmp_path: Path, clock: FakeClock) -> None:
