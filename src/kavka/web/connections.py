@@ -18,6 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Protocol
 
 from kavka.common.web import network_of
@@ -142,7 +143,7 @@ class Gate:
                 continue
             task = self._loop.create_task(self._start(connection))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._started, connection))
 
     def _admit(self, accepted: socket.socket, address: str) -> Connection | None:
         same = self._by_address.get(address, {})
@@ -172,6 +173,13 @@ class Gate:
         with contextlib.closing(accepted), contextlib.suppress(OSError):
             if self._tls is None:
                 accepted.send(REFUSAL)
+
+    def _started(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            # Before its first step: nothing in the coroutine has run.
+            self._forget(connection)
+            connection.socket.close()
 
     async def _start(self, connection: Connection) -> None:
         try:

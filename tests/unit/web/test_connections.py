@@ -228,3 +228,21 @@ def test_a_handshake_that_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatc
             await close(*silent, whole, last)
 
     run(body())
+
+
+def test_a_connection_that_is_accepted_while_the_gate_closes_is_closed() -> None:
+    """The listener of the metrics waits for the last connection, in a loop, before its thread ends."""
+
+    async def body() -> None:
+        async with gate() as (limits, port):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                while not len(limits):
+                    limits._accept()
+                limits.close()
+                limits.abort()
+                await asyncio.sleep(0.05)
+                assert len(limits) == 0
+                client.settimeout(PATIENCE_S)
+                assert client.recv(1) == b""
+
+    run(body())
