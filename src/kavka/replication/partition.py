@@ -32,6 +32,7 @@ from kavka.replication.read_replica import Candidate, choose
 from kavka.replication.shared import IsrChange, Shared
 from kavka.replication.throttle import is_throttled
 from kavka.replication.waiting import AppendWaiter, FetchWaiter, ProduceWaiter
+from kavka.storage.file_slice import FileClosed
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
 from kavka.storage.log_read import LogRead
@@ -528,7 +529,7 @@ class Partition:
             return
         try:
             flush = self.log.prepare_flush()
-        except OSError as error:
+        except (OSError, FileClosed) as error:
             self._flush_failed(error)
             return
         self._flush_running = True

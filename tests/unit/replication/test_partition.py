@@ -22,6 +22,7 @@ from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.replication.waiting import FetchWaiter, ProduceWaiter
+from kavka.storage.file_slice import FileClosed
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 
@@ -158,6 +159,17 @@ def test_a_flush_that_fails_is_an_error_for_who_waits_and_is_reported(tmp_path):
         assert partition.log.high_watermark == 0
 
     asyncio.run(scenario())
+
+
+def test_a_flush_of_a_closed_file_is_a_failed_flush(tmp_path):
+    partition = make(tmp_path, Workers(), flush_messages=1)
+    failures = []
+    partition.on_storage_failure = lambda p, error: failures.append(error)
+    partition.stage(batch(), 1, LATEST)
+    partition.write_staged()
+    partition.log.active_segment.file.close()
+    partition.advance()
+    assert [type(error) for error in failures] == [FileClosed]
 
 
 def test_flush_before_visible_holds_the_high_watermark_at_what_was_flushed(tmp_path):
