@@ -124,7 +124,7 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
                     raise TooLargeToOpenHere
                 info = partition.stage(data.records, acks, version)
             except TooLargeToOpenHere:
-                unopened.append(Unopened(name, data, answer))
+                unopened.append(Unopened(name, data, answer, partition))
                 postponed.add((name, data.index))
                 continue
             except Exception as error:
@@ -170,18 +170,29 @@ def _finish(ctx: RequestContext, request: ProduceRequest, response: ProduceRespo
 class Unopened:
     """A batch to be opened in a worker thread. Its bytes are copied: the receive buffer does not wait."""
 
-    __slots__ = ("answer", "data", "records", "topic")
+    __slots__ = ("_partition", "answer", "data", "records", "topic")
 
-    def __init__(self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse) -> None:
+    def __init__(
+        self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse, partition: Partition
+    ) -> None:
         self.topic = topic
         self.data = data
         self.answer = answer
+        self._partition = partition
         self.records = memoryview(bytearray(data.records or b""))
+        data.records = None  # as long as the request exists, so would its bytes
+
+    def check_partition(self, replicas: ReplicaManager) -> Partition:
+        """The partition, if this broker still leads it. A new topic of the same name is another one: its id, and what
+        it requires of a batch, may differ."""
+        if replicas.leader(self.topic, self.data.index) is not self._partition:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted meanwhile.")
+        return self._partition
 
     async def open(self, ctx: RequestContext) -> ValidatedBatch:
         replicas = ctx.broker.replica_manager
         async with replicas.opening:
-            log = replicas.leader(self.topic, self.data.index).log
+            log = self.check_partition(replicas).log
             assert log is not None
             now = ctx.broker.clock.now_ms()
             batch: ValidatedBatch = await ctx.broker.run_in_worker(
@@ -205,6 +216,7 @@ async def _append_opened(
             if monotonic() > deadline:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The request has too many large compressed batches.")
             batch = await item.open(ctx)
+            item.check_partition(replicas)
             partition = leader(item.topic, item.data.index)
             assert partition.log is not None
             try:

@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from kavka.api.produce import ConnectionMustClose
-from kavka.protocol.messages.produce import ProduceRequest
+from kavka.api.produce import ConnectionMustClose, Unopened
+from kavka.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest
+from kavka.records.limits import SMALL_BATCH_BYTES
 from kavka.replication.partition import Partition
 from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_world, produced
 
@@ -185,5 +186,43 @@ def test_what_a_setting_held_back_is_visible_when_the_setting_goes(tmp_path):
         world.replicas.settings_changed("a")
         assert codes(await reading) == [0]
         assert partition.log.high_watermark == 1
+
+    in_records_world(tmp_path, body)
+
+
+def large() -> bytes:
+    return bytes(batch(1, 2 * SMALL_BATCH_BYTES))
+
+
+def test_batches_that_are_opened_in_a_worker_keep_their_order(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a", compression_type="lz4")
+        answer = await world.produce(("a", 0, large()), ("a", 0, bytes(batch(2))), ("a", 0, large()))
+        assert codes(answer) == [0, 0, 0]
+        assert [one.base_offset for one in produced(answer)] == [0, 1, 3]
+        assert partition.log.end_offset == 4
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_batch_that_waits_for_a_worker_is_in_memory_once(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        partition = await world.create("a")
+        data = PartitionProduceData(index=0, records=memoryview(bytearray(large())))
+        item = Unopened("a", data, PartitionProduceResponse(), partition)
+        assert data.records is None
+        assert len(item.records) > 2 * SMALL_BATCH_BYTES
+
+    in_records_world(tmp_path, body)
+
+
+def test_a_batch_that_was_opened_for_a_deleted_topic_does_not_go_to_its_namesake(tmp_path):
+    async def body(world: RecordsWorld) -> None:
+        await world.create("a", compression_type="lz4")
+        pending = world.produce(("a", 0, large()))
+        await world.delete("a")
+        recreated = await world.create("a", compression_type="zstd")
+        assert codes(await pending) == [UNKNOWN_TOPIC]
+        assert recreated.log.end_offset == 0
 
     in_records_world(tmp_path, body)
