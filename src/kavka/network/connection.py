@@ -100,6 +100,7 @@ class Connection:
         "_filled",
         "_frame",
         "_frame_size",
+        "_held",
         "_linger",
         "_loop",
         "_muted",
@@ -132,6 +133,8 @@ class Connection:
         self._unanswered: deque[Exchange] = deque()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._muted = False
+        # The bytes of a large request that a coroutine handles, as reserved from the server.
+        self._held = 0
         self._starved = False
         self._paused = False
         self._ending = False
@@ -196,8 +199,18 @@ class Connection:
         self._filled += received
         if self._filled == self._frame_size:
             self._frame = None
-            self._server.release_bytes(self._frame_size)
-            self._take(memoryview(frame))
+            self._held = self._frame_size
+            try:
+                self._take(memoryview(frame))
+            finally:
+                # A coroutine may need the bytes for longer.
+                if not self._muted:
+                    self._release_held()
+
+    def _release_held(self) -> None:
+        held, self._held = self._held, 0
+        if held:
+            self._server.release_bytes(held)
 
     def _take(self, data: memoryview) -> None:
         """Handle every whole request in `data`; keep the rest for later."""
@@ -330,6 +343,7 @@ class Connection:
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
         """For a coroutine that has only this left to wait for: as a handler's future, it ends with the connection."""
+        self._release_held()
         if self.closed:
             future.cancel()
         self._tasks.add(future)
@@ -340,6 +354,8 @@ class Connection:
 
     def _completed(self, exchange: Exchange, request: Any, mutes: bool, done: asyncio.Future[Any]) -> None:
         self._tasks.discard(done)
+        if mutes:
+            self._release_held()
         try:
             if done.cancelled():
                 # Nobody will answer it any more, and so nothing after it either.

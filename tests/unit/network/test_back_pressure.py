@@ -7,6 +7,8 @@ import socket
 import struct
 import time
 
+import pytest
+
 from kavka.network.connection import MAX_UNANSWERED, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
 from kavka.storage.file_slice import FileSlice, LogFile
 from tests.unit.network.harness import Text, World, frame, in_world
@@ -122,6 +124,42 @@ def test_bytes_of_a_large_request_that_was_cut_off_are_free_for_the_one_who_wait
         await second.nothing()
         first.sock.close()
         assert (await second.answer())[1] == b"2" * LARGE
+        await sending
+
+    in_world(body, queued_max_request_bytes=1)
+
+
+@pytest.mark.parametrize("how", ["task", "task of future"])
+def test_bytes_of_a_large_request_are_free_when_its_coroutine_has_ended(how: str):
+    """A Produce may wait for a worker that opens its batches. Its bytes are in memory until then."""
+
+    async def body(world: World) -> None:
+        first, second = world.connect(), world.connect()
+        handle = world.api.handle
+        world.api.handle = lambda ctx, request: handle(ctx, Text(request.data.strip(b" ")))
+        gate = asyncio.Event()
+        if how == "task of future":
+            in_coroutine = world.api._in_coroutine
+
+            async def later(*args: str) -> object:
+                await gate.wait()
+                return await in_coroutine(*args)
+
+            world.api._in_coroutine = later
+        first.start_sending(frame(b" " * LARGE + f"{how}:x".encode()))
+        await world.until(lambda: bool(world.api.handled))
+        assert world.server.large_frame_bytes > LARGE
+        sending = second.start_sending(frame(b"2" * LARGE))
+        await second.nothing()
+        if how == "task":
+            world.api.answer("x")
+        else:
+            gate.set()
+        # What waits for replicas after that needs the bytes no more.
+        assert (await second.answer())[1] == b"2" * LARGE
+        if how != "task":
+            world.api.answer("x")
+        assert await first.answers(1) == ["x"]
         await sending
 
     in_world(body, queued_max_request_bytes=1)
