@@ -18,6 +18,7 @@ A search by time opens the batch that has the record: a large one in a worker th
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from kavka.api.context import RequestContext
@@ -34,7 +35,10 @@ from kavka.protocol.messages.list_offsets import (
 )
 from kavka.replication.partition import Partition
 from kavka.storage.log import Log
-from kavka.storage.log_read import StoredBatch, TimestampOffset, UnopenedBatch
+from kavka.storage.log_read import OPENED_ON_LOOP, StoredBatch, TimestampOffset, UnopenedBatch
+
+LOOP_S = 0.025
+"""For so long a request opens batches on the event loop; the rest of them are opened in worker threads."""
 
 LATEST = -1
 EARLIEST = -2
@@ -73,6 +77,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
             seen[key] = seen.get(key, 0) + 1
     response = ListOffsetsResponse()
     unopened: list[tuple[Query, StoredBatch]] = []
+    deadline = monotonic() + LOOP_S
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
@@ -80,7 +85,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
             try:
                 if seen[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                query.answer_now()
+                query.answer_now(max_opened=OPENED_ON_LOOP if monotonic() <= deadline else 0)
             except UnopenedBatch as found:
                 unopened.append((query, found.batch))
             except (KafkaError, OSError) as error:
@@ -131,7 +136,9 @@ class Query:
             error = replicas.note_disk_failure(self._topic, self._asked.partition_index, error)
         self.answer.error_code = int(error.code)
 
-    def answer_now(self, found: TimestampOffset | None = None, after: int = -1) -> None:
+    def answer_now(
+        self, found: TimestampOffset | None = None, after: int = -1, max_opened: int = OPENED_ON_LOOP
+    ) -> None:
         """`found` is the record, where a worker thread has found it already; else the search goes on `after` that
         offset."""
         asked, version, answer = self._asked, self._ctx.version, self.answer
@@ -148,7 +155,9 @@ class Query:
         if asked.timestamp < EARLIEST_PENDING_UPLOAD or version < FIRST_VERSION.get(asked.timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         end = partition.read_limit(self._request.isolation_level) if from_consumer else log.end_offset
-        answer.timestamp, answer.offset, leader_epoch = _find(partition, log, asked.timestamp, end, found, after)
+        answer.timestamp, answer.offset, leader_epoch = _find(
+            partition, log, asked.timestamp, end, found, after, max_opened
+        )
         if (
             from_consumer
             and partition.epoch_start > log.high_watermark
@@ -162,7 +171,13 @@ class Query:
 
 
 def _find(
-    partition: Partition, log: Log, timestamp: int, end: int, found: TimestampOffset | None, after: int
+    partition: Partition,
+    log: Log,
+    timestamp: int,
+    end: int,
+    found: TimestampOffset | None,
+    after: int,
+    max_opened: int,
 ) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch) of what is asked for, each -1 where there is none."""
     if timestamp == LATEST:
@@ -173,9 +188,9 @@ def _find(
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
     if found is None:
         if timestamp == MAX_TIMESTAMP:
-            found = log.offset_of_max_timestamp(after=after, on_loop=True)
+            found = log.offset_of_max_timestamp(after=after, max_opened=max_opened)
         else:
-            found = log.offset_for_timestamp(timestamp, after=after, on_loop=True)
+            found = log.offset_for_timestamp(timestamp, after=after, max_opened=max_opened)
     if found is None or found.offset >= end:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
     return found.timestamp, found.offset, found.leader_epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
@@ -62,6 +63,19 @@ class UnopenedBatch(Exception):
     def __init__(self, batch: StoredBatch) -> None:
         super().__init__("a batch has to be opened in a worker thread")
         self.batch = batch
+
+
+def _first_record(batches: Iterator[StoredBatch], max_opened: int | None) -> TimestampOffset | None:
+    for opened, batch in enumerate(batches):
+        if max_opened is None:
+            found = batch.first_record()
+        elif opened >= max_opened:
+            raise UnopenedBatch(batch)
+        else:
+            found = batch.first_record_if_small()
+        if found is not None:
+            return found
+    return None
 
 
 class ColdRead(Exception):
@@ -222,20 +236,25 @@ class LogReading(LogState):
 
     # --- by time
 
-    def offset_for_timestamp(self, timestamp: int, *, after: int = -1, on_loop: bool = False) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp: int, *, after: int = -1, max_opened: int | None = None
+    ) -> TimestampOffset | None:
         """The first record whose timestamp is `timestamp` or later, in batches that end past offset `after`.
 
-        Opens batches: the one that has it, rarely more. With `on_loop`, UnopenedBatch where that takes too long.
+        Opens batches: the one that has it, rarely more. With `max_opened`, for the event loop: UnopenedBatch at a large
+        batch, and where more than that have to be opened.
         """
-        for segment in self.segments:
-            if segment.max_timestamp >= timestamp:
-                _, indexed = segment.time_index.lookup(timestamp)
-                found = self._first_record_at(segment, indexed, timestamp, after, on_loop)
-                if found is not None:
-                    return found
-        return None
+        return _first_record(
+            (
+                batch
+                for segment in self.segments
+                if segment.max_timestamp >= timestamp
+                for batch in self._batches_at(segment, segment.time_index.lookup(timestamp)[1], timestamp, after)
+            ),
+            max_opened,
+        )
 
-    def offset_of_max_timestamp(self, *, after: int = -1, on_loop: bool = False) -> TimestampOffset | None:
+    def offset_of_max_timestamp(self, *, after: int = -1, max_opened: int | None = None) -> TimestampOffset | None:
         """The first record that has the largest timestamp of the log; None where no record has a timestamp.
         Otherwise as `offset_for_timestamp`."""
         best: LogSegment | None = None
@@ -244,29 +263,18 @@ class LogReading(LogState):
                 best = segment
         if best is None:
             return None
-        return self._first_record_at(best, best.offset_of_max_timestamp, best.max_timestamp, after, on_loop)
+        return _first_record(
+            self._batches_at(best, best.offset_of_max_timestamp, best.max_timestamp, after), max_opened
+        )
 
-    def _first_record_at(
-        self, segment: LogSegment, from_offset: int, timestamp: int, after: int, on_loop: bool
-    ) -> TimestampOffset | None:
+    def _batches_at(self, segment: LogSegment, from_offset: int, timestamp: int, after: int) -> Iterator[StoredBatch]:
+        """The batches whose headers say that they have a record of `timestamp` or later."""
         start = max(self.start_offset, after + 1)
         _, position = segment.offset_index.lookup(max(from_offset, start))
-        opened = 0
         for at, header in segment.batches(position):
-            if header.max_timestamp < timestamp or header.last_offset < start:
-                continue
-            piece = FileSlice(segment.file, at, header.size)
-            batch = StoredBatch(piece, header.last_offset, header.leader_epoch, timestamp, start)
-            opened += 1
-            if not on_loop:
-                found = batch.first_record()
-            elif opened > OPENED_ON_LOOP:
-                raise UnopenedBatch(batch)
-            else:
-                found = batch.first_record_if_small()
-            if found is not None:
-                return found
-        return None
+            if header.max_timestamp >= timestamp and header.last_offset >= start:
+                piece = FileSlice(segment.file, at, header.size)
+                yield StoredBatch(piece, header.last_offset, header.leader_epoch, timestamp, start)
 
     # --- by epoch
 

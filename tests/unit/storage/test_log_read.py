@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import batches
@@ -14,7 +16,7 @@ from kavka.storage import segment as segment_module
 from kavka.storage.file_slice import FileClosed, LogFile
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_read import ColdRead, LogRead, UnopenedBatch
+from kavka.storage.log_read import OPENED_ON_LOOP, ColdRead, LogRead, UnopenedBatch
 from tests.support.logs import START_MS, TP, FakeClock, append_marker, build
 from tests.unit.storage.conftest import Opener
 
@@ -341,13 +343,36 @@ def test_a_large_batch_is_not_read_before_it_is_opened(open_log: Opener, monkeyp
     read_file = LogFile.read
     monkeypatch.setattr(LogFile, "read", lambda *args: sizes.append(args[2]) or read_file(*args))
     with pytest.raises(UnopenedBatch) as raised:
-        log.offset_for_timestamp(START_MS + 5, on_loop=True)
+        log.offset_for_timestamp(START_MS + 5, max_opened=OPENED_ON_LOOP)
     assert max(sizes, default=0) < 200_000
     record = raised.value.batch.first_record()
     assert record is not None and record.offset == 2
     log.close()
     with pytest.raises(FileClosed):
         raised.value.batch.first_record()
+
+
+def claiming_later(log: Log, count: int) -> None:
+    """Batches whose headers claim a later timestamp than any of their records has."""
+    for n in range(count):
+        data = build([(b"k", b"v" * 20)] * 2, START_MS + n)
+        struct.pack_into(">q", data, 35, START_MS + 1000)
+        struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+        log.stage_as_leader(memoryview(data), 0)
+    log.write_staged()
+
+
+def test_the_loop_opens_few_batches_of_a_search_in_all_segments_together(open_log: Opener) -> None:
+    log = open_log(segment_bytes=300)
+    claiming_later(log, 40)
+    assert len(log.segments) > 10
+    with pytest.raises(UnopenedBatch) as raised:
+        log.offset_for_timestamp(START_MS + 500, max_opened=OPENED_ON_LOOP)
+    assert raised.value.batch.last_offset == 2 * OPENED_ON_LOOP + 1
+    with pytest.raises(UnopenedBatch) as raised:
+        log.offset_for_timestamp(START_MS + 500, after=21, max_opened=0)
+    assert raised.value.batch.last_offset == 23
+    assert log.offset_for_timestamp(START_MS + 500) is None
 
 
 def test_a_closed_log_opens_with_no_descriptor_held_and_reads_as_before(tmp_path: Path, clock: FakeClock) -> None:
