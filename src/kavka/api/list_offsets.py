@@ -33,12 +33,10 @@ from kavka.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kavka.records.limits import LOOP_S, OPENING_S
 from kavka.replication.partition import Partition
 from kavka.storage.log import Log
 from kavka.storage.log_read import OPENED_ON_LOOP, StoredBatch, TimestampOffset, UnopenedBatch
-
-LOOP_S = 0.025
-"""For so long a request opens batches on the event loop; the rest of them are opened in worker threads."""
 
 LATEST = -1
 EARLIEST = -2
@@ -100,10 +98,13 @@ async def _open_batches(
 ) -> ListOffsetsResponse:
     """Finish the searches that came to a batch which is opened in a worker thread."""
     replicas = ctx.broker.replica_manager
+    deadline = monotonic() + OPENING_S
     for query, first in unopened:
         batch: StoredBatch | None = first
         while batch is not None:
             try:
+                if monotonic() > deadline:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
                 async with replicas.opening:
                     found = await ctx.broker.run_in_worker(batch.first_record)
                 query.answer_now(found, after=batch.last_offset)

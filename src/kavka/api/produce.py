@@ -42,6 +42,7 @@ from kavka.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from kavka.records.limits import LOOP_S, OPENING_S
 from kavka.records.validate import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch, validate_produce
 from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
@@ -50,12 +51,6 @@ from kavka.storage.log_append import AppendInfo
 from kavka.storage.producer_state import NOBODY
 
 log = logging.getLogger(__name__)
-
-LOOP_S = 0.025
-"""For so long a request checks batches on the event loop; the rest of them go to a worker thread."""
-OPENING_S = 30.0
-"""For so long the batches of a request are opened in worker threads, as long as Java's clients wait for a response. The
-rest of them is refused with REQUEST_TIMED_OUT, and producers send it again."""
 
 # What a producer and a log disagree about: rare, and worth a line.
 _OF_PRODUCER_STATE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})

@@ -14,12 +14,18 @@ from kavka.common.errors import ErrorCode, KafkaError
 _MIB: Final = 1024 * 1024
 MIN_UNPACKED_BYTES: Final = 32 * _MIB
 MAX_UNPACKED_BYTES: Final = 256 * _MIB
-UNPACKED_RATIO: Final = 4
+UNPACKED_RATIO: Final = 16
 MIN_RECORDS: Final = 100_000
 
 # A batch that fits these is opened where it was received: on the event loop.
 SMALL_BATCH_BYTES: Final = 16 * 1024
 SMALL_UNPACKED_BYTES: Final = 64 * 1024
+
+LOOP_S: Final = 0.025
+"""For so long one request opens batches on the event loop; the rest of them are opened in worker threads."""
+OPENING_S: Final = 30.0
+"""For so long the batches of one request are opened in worker threads, as long as Java's clients wait for a response.
+The rest of the partitions get REQUEST_TIMED_OUT, and clients ask again."""
 
 
 def unpacked_limit(size: int) -> int:

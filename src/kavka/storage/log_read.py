@@ -37,13 +37,21 @@ class StoredBatch(NamedTuple):
     start: int
 
     def first_record(self, max_unpacked: int = MAX_UNPACKED_BYTES) -> TimestampOffset | None:
+        """The record; the start of a batch that kavka.records.limits does not let be opened."""
         data = self.piece.read()
         batch = batch_at(data, 0, len(data))
         if batch is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"There is no whole batch before offset {self.last_offset}.")
-        for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
-            if record.timestamp >= self.timestamp and record.offset >= self.start:
-                return TimestampOffset(record.timestamp, record.offset, self.leader_epoch)
+        try:
+            for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
+                if record.timestamp >= self.timestamp and record.offset >= self.start:
+                    return TimestampOffset(record.timestamp, record.offset, self.leader_epoch)
+        except KafkaError as error:
+            may_be_opened = isinstance(error, UnpacksToTooMuch) and max_unpacked < MAX_UNPACKED_BYTES
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE or may_be_opened:
+                raise
+            # It is never opened. Its start is not after the record that is searched.
+            return TimestampOffset(batch.max_timestamp, max(batch.base_offset, self.start), self.leader_epoch)
         return None
 
     def first_record_if_small(self) -> TimestampOffset | None:

@@ -73,7 +73,7 @@ def test_what_the_compressors_write_is_far_from_the_limit() -> None:
 
 def test_the_limits_grow_with_the_batch_and_have_bounds() -> None:
     assert unpacked_limit(0) == unpacked_limit(1 << 20) == MIN_UNPACKED_BYTES
-    assert unpacked_limit(10 << 20) == 40 << 20
+    assert unpacked_limit(10 << 20) == 160 << 20
     assert unpacked_limit(1 << 30) == MAX_UNPACKED_BYTES
     assert record_limit(10) == MIN_RECORDS
     assert record_limit(1 << 20) == 1 << 20
