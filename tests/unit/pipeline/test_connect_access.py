@@ -242,6 +242,15 @@ def test_json_that_cannot_be_used_is_a_bad_request(ask: Asked, method: str, path
     assert status == 400 and response["error_code"] == 400, response
 
 
+def test_a_number_that_json_cannot_show_again_is_refused(ask: Asked, herder: Herder) -> None:
+    assert ask("POST", "/connectors", {**CREATE, "initial_state": "STOPPED"})[0] == 201
+    name = CREATE["name"]
+    herder._step()
+    body = b'{"offsets": [{"partition": {"filename": "f"}, "offset": {"position": 1, "x": 1e999}}]}'
+    assert ask("PATCH", f"/connectors/{name}/offsets", body)[0] == 400
+    assert ask("GET", f"/connectors/{name}/offsets") == (200, {"offsets": []})
+
+
 def test_a_body_that_is_too_large_is_refused_by_its_length(ask: Asked) -> None:
     assert ask("POST", "/connectors", CREATE, headers={"content-length": str(5 << 20)})[0] == 413
 
@@ -293,6 +302,7 @@ def uses(name: str) -> list[tuple[str, dict[str, str]]]:
         ("predicates.p.type", {**steps, "predicates.p.type": f"{name}.Condition"}),
         ("producer.override.PARTITIONER.class", {"producer.override.PARTITIONER.class": f"{name}.Ours"}),
         ("producer.override.interceptor.classes", {"producer.override.interceptor.classes": f"x,{name}.Ours"}),
+        ("producer.override.serializer.class", {"producer.override.serializer.class": f"{name}.Ours"}),
         ("consumer.override.partition.assignment.strategy",
          {"consumer.override.partition.assignment.strategy": f"{name}.Ours"}),
     ]  # fmt: skip
@@ -373,6 +383,7 @@ FILE_CONNECTORS = [
     {"connector.class": "SparkSink", "spark.format": "text", "spark.path": "/tmp/x", "topics": "t"},
     {"connector.class": "JdbcSink", "connection.url": "jdbc:sqlite:/tmp/x", "topics": "t"},
     {"connector.class": "JdbcSink", "connection.url": "jdbc:derby:/tmp/x;create=true", "topics": "t"},
+    {"connector.class": "JdbcSink", "connection.url": " jdbc:derby:/tmp/x;create=true", "topics": "t"},
     {"connector.class": "JdbcSource", "connection.url": "jdbc:h2:mem:x;INIT=RUNSCRIPT FROM 'f'", "mode": "bulk"},
     {"connector.class": "JdbcSource", "connection.url": "jdbc:other:x", "driver.class": "a.B", "mode": "bulk"},
 ]

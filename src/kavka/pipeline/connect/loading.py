@@ -169,7 +169,11 @@ def check_overrides(given: Mapping[str, str], declared: Declared) -> dict[str, l
     for option, value in given.items():
         # Spark, through which they go to the clients, does not tell upper case from lower case.
         client, override, name = option.partition(".override.")
-        if not override or client not in CLIENTS or name.lower() not in CLASS_SETTINGS:
+        name = name.lower()
+        if not override or client not in CLIENTS:
+            continue
+        # Older names of settings (`serializer.class`) are not in the tables.
+        if name not in CLASS_SETTINGS and not name.endswith((".class", ".classes")):
             continue
         for item in items_of(value):
             module = module_of(item)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import traceback
 import urllib.error
 import urllib.request
@@ -320,11 +321,15 @@ def _parsed(data: bytes) -> Any:
     """ValueError where it is no JSON, or none that can be stored and shown again."""
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant[:20]} is no number that JSON can show again")
+
+    def finite(text: str) -> float:
+        number = float(text)
+        return refuse(text) if math.isinf(number) else number
 
     try:
         text = data.decode()
-        body = json.loads(text, parse_constant=refuse)
+        body = json.loads(text, parse_constant=refuse, parse_float=finite)
         level: list[Any] = [body]
         for _ in range(_MAX_DEPTH):
             level = [item for value in level if isinstance(value, (dict, list)) for item in _items(value)]

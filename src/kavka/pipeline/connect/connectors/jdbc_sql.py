@@ -38,7 +38,8 @@ _SERVERS = frozenset({"postgresql", "mysql", "mariadb", "sqlserver", "oracle", "
 def is_embedded(url: str) -> bool:
     """Whether the database may run inside the driver, which then opens files, or runs code, that the URL names. Of
     a driver that is not known here that has to be assumed."""
-    name = subprotocol(url)
+    # Options are parsed without the space around them.
+    name = subprotocol(url.strip())
     return bool(name) and name not in _SERVERS
 
 
