@@ -164,8 +164,9 @@ _SECRET_NAME = re.compile(
 )
 # In addresses (`?password=…`, `//user:…@host`) and headers.
 _SECRET_PART = re.compile(
-    r"(?:password|passwd|pwd|secret|token)=([^&;\s]+)|://[^/@:\s]*:([^/@\s]+)@"
-    r"|authorization[:\s]\s*(?:\w+\s+)?([^\s|]+)",
+    r"(?:password|passwd|pwd|secret|token|api[_-]?key)=(\{[^}]+\}|[^&;\s]+)|://[^/@:\s]*:([^/\s]+)@"
+    r"|:thin:[^/@\s]*/([^@\s]+)@"
+    r"|authorization[:\s]\s*(?:\w+\s+)?([^\s|]+)|api-?key:\s*([^\s|]+)",
     re.IGNORECASE,
 )
 
@@ -179,21 +180,24 @@ def secret_values(given: Mapping[str, Any], secret_names: Collection[str] = ()) 
     """Secrets that a configuration has itself, not by placeholders: values of settings of these names, or with names
     like `password`, and parts of other values."""
     for name, value in given.items():
-        if not isinstance(value, str) or has_placeholder(value):
+        if not isinstance(value, str):
             continue
-        if name in secret_names or is_secret(name):
+        if not has_placeholder(value) and (name in secret_names or is_secret(name)):
             yield value
         for match in _SECRET_PART.finditer(value):
-            yield from filter(None, match.groups())
+            yield from (part for part in match.groups() if part and not has_placeholder(part))
 
 
 def shown_value(name: str, value: str) -> str:
     """Of a setting, for others than its owner: without secrets. Placeholders stay."""
-    if has_placeholder(value):
-        return value
     if is_secret(name):
-        return HIDDEN
-    return _SECRET_PART.sub(lambda match: match[0].replace(next(filter(None, match.groups())), HIDDEN), value)
+        return value if has_placeholder(value) else HIDDEN
+
+    def shown(match: re.Match[str]) -> str:
+        part = next(filter(None, match.groups()))
+        return match[0] if has_placeholder(part) else match[0].replace(part, HIDDEN)
+
+    return _SECRET_PART.sub(shown, value)
 
 
 class Secrets(logging.Filter):
@@ -212,7 +216,8 @@ class Secrets(logging.Filter):
         super().__init__()
         self._lock = threading.Lock()
         self._known: OrderedDict[str, str] = OrderedDict()
-        self._pattern: re.Pattern[str] | None = None
+        self._longest_first: tuple[tuple[str, str], ...] | None = ()
+        """Of `_known`; None: to be sorted when it is needed next, as many may be added in a row."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], secret_names: Collection[str] = ()) -> Secrets:
@@ -227,27 +232,32 @@ class Secrets(logging.Filter):
         forms = {value, value.strip(), *(line for line in lines if len(line) >= self._SHORT)}
         forms |= {other for one in forms for other in (quote(one, safe=""), json.dumps(one)[1:-1], repr(one)[1:-1])}
         with self._lock:
-            new = False
             for form in forms:
                 if len(form) > 2 and form.lower() not in self._PLAIN and self._known.get(form) != placeholder:
                     self._known[form] = placeholder
-                    new = True
+                    self._longest_first = None
             while len(self._known) > self._MOST:
                 self._known.popitem(last=False)
-            if new:
-                longest = sorted(self._known, key=len, reverse=True)
-                self._pattern = re.compile("|".join(self._expression(one) for one in longest))
 
-    def _expression(self, value: str) -> str:
-        escaped = re.escape(value)
-        return escaped if len(value) >= self._SHORT else rf"(?<!\w){escaped}(?!\w)"
+    def _sorted(self) -> tuple[tuple[str, str], ...]:
+        with self._lock:
+            if self._longest_first is None:
+                self._longest_first = tuple(sorted(self._known.items(), key=lambda item: len(item[0]), reverse=True))
+            return self._longest_first
 
     def hidden(self, text: str) -> str:
-        pattern = self._pattern
-        return text if pattern is None else pattern.sub(lambda match: self._known.get(match[0], HIDDEN), text)
+        """Without a regular expression of all values, which takes seconds where a request has thousands of them."""
+        for form, placeholder in self._sorted():
+            if form not in text:
+                continue
+            if len(form) >= self._SHORT:
+                text = text.replace(form, placeholder)
+            else:
+                text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", lambda _, shown=placeholder: shown, text)
+        return text
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self._pattern is not None:
+        if self._known:
             if record.exc_info and not record.exc_text:
                 record.exc_text = logging.Formatter().formatException(record.exc_info)
             if record.exc_text:

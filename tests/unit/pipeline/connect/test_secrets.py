@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.providers import Providers, is_secret
+from kavka.pipeline.connect.providers import Providers, Secrets, is_secret, shown_value
 from tests.support.connect_app import Asked, idle_herder
 from tests.support.processes import wait_until
 
@@ -140,3 +141,30 @@ def test_secrets_are_known_by_their_names() -> None:
         assert is_secret(name)
     for name in ("key.converter", "topics", "connection.user", "file", "pk.fields", "spark.path"):
         assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "jdbc:postgresql://me:{}@h/d",
+        "jdbc:oracle:thin:scott/{}@//h:1521/d",
+        "jdbc:sqlserver://h;password={{{}}};x=y",
+        "https://h/x?api_key={}",
+        "X-Api-Key: {}|Accept: text/plain",
+        "jdbc:postgresql://${{env:HOST}}/d?password={}",
+    ],
+)
+def test_passwords_in_addresses_are_secrets(value: str) -> None:
+    password = "S3cr;t-x" if "sqlserver" in value else "S3cret@x" if "//me" in value else "S3cret-x"
+    config = value.format(password)
+    assert password not in shown_value("connection.url", config)
+    assert password not in Secrets.of({"connection.url": config}).hidden(f"cannot connect: {config}")
+    with_placeholder = value.format("${file:/s:x}")
+    assert shown_value("connection.url", with_placeholder) == with_placeholder
+
+
+def test_many_passwords_cost_little_time() -> None:
+    settings = {f"password{number}": f"s3cret-{number:06}" for number in range(3000)}
+    before = time.thread_time()
+    assert Secrets.of(settings).hidden("it was s3cret-000007") == "it was [hidden]"
+    assert time.thread_time() - before < 5
