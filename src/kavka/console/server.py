@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import FrameType
 
@@ -55,7 +55,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             date_header=False,
             # X-Forwarded-For and -Proto, from these proxies alone.
             proxy_headers=bool(settings.trusted_proxies),
-            forwarded_allow_ips=list(settings.trusted_proxies),
+            forwarded_allow_ips=peer_addresses(settings.trusted_proxies),
             http="h11",
             ws="none",
             h11_max_incomplete_event_size=MAX_HEADERS,
@@ -73,6 +73,12 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(server.serve([listener]))
     return 0
+
+
+def peer_addresses(addresses: Iterable[str]) -> list[str]:
+    """As connections show them: at a listener on `::` an IPv4 address is mapped to IPv6."""
+    plain = list(addresses)
+    return plain + [f"::ffff:{address}" for address in plain if ":" not in address]
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ import stat
 import time
 
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
@@ -15,6 +16,7 @@ from kavka.console.app import _local
 from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon
 from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hashed, verified
 from kavka.console.guard import Guard, host_name
+from kavka.console.server import peer_addresses
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
 
 
@@ -266,6 +268,20 @@ def test_addresses_and_localhost_are_names_of_the_console(host):
 def test_no_other_name_is(host):
     assert not guard().host_allowed(host)
     assert guard(allowed_hosts=("evil.example",)).host_allowed("evil.example:9080")
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.5", "::ffff:10.0.0.5"])
+def test_a_trusted_proxy_is_known_at_a_listener_of_both_families(peer):
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["client"][0])
+
+    proxied = ProxyHeadersMiddleware(app, peer_addresses(["10.0.0.5", "fd00::5"]))
+    asyncio.run(
+        proxied({"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", b"192.0.2.1")]}, None, None)
+    )
+    assert seen == ["192.0.2.1"]
 
 
 def test_a_host_header_has_a_name_and_perhaps_a_port():
