@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -240,6 +241,26 @@ def test_a_slow_body_and_long_headers_end_the_connection(
 def test_json_that_cannot_be_used_is_a_bad_request(ask: Asked, method: str, path: str, body: bytes) -> None:
     status, response = ask(method, path, body)
     assert status == 400 and response["error_code"] == 400, response
+
+
+def test_a_body_of_many_small_values_is_refused_before_it_is_parsed(ask: Asked) -> None:
+    before = time.process_time()
+    for body in (b"[" + b"[]," * 1_300_000 + b"[]]", b'{"a":' + (b"[" * 63 + b"]" * 63 + b",") * 33_000):
+        status, response = ask("PUT", "/connectors/c/config", body)
+        assert status == 400 and "more than 100000 values" in response["message"]
+    assert time.process_time() - before < 1
+
+
+def test_many_settings_cost_little_time(ask: Asked) -> None:
+    before = time.process_time()
+    aliases = [f"a{number}" for number in range(10_000)]
+    names = {**SOURCE, "name": "c", "transforms": ",".join(aliases)}
+    types = {f"transforms.{alias}.type": "Filter" for alias in aliases}
+    validate = "/connector-plugins/FileStreamSource/config/validate"
+    assert ask("PUT", validate, names)[1]["error_count"] == 10_000
+    status, response = ask("PUT", validate, {**names, **types})
+    assert status == 400 and "10005 settings" in response["message"]
+    assert time.process_time() - before < 8
 
 
 def test_a_number_that_json_cannot_show_again_is_refused(ask: Asked, herder: Herder) -> None:

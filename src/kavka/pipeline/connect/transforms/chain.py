@@ -84,8 +84,8 @@ def compiled(given: Mapping[str, str], declared: Declared = NOTHING) -> tuple[li
     errors: dict[str, list[str]] = {}
     predicates: dict[str, Predicate] = {}
     for option in ("transforms", "predicates"):
-        twice = {one for one in names(given, option) if names(given, option).count(one) > 1}
-        if twice:
+        aliases = names(given, option)
+        if len(set(aliases)) < len(aliases):
             errors[option] = [f"Invalid value {given[option]} for configuration {option}: Duplicate alias provided."]
     for alias in dict.fromkeys(names(given, "predicates")):
         found = _loaded(given, f"predicates.{alias}.", PREDICATES, "predicate", errors, declared)
