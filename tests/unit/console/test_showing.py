@@ -16,6 +16,7 @@ from kavka.console.errors import Refused
 from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter
 from kavka.console.messages import Event
+from kavka.console.pages import messages as message_pages
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(), offset: int = 5) -> ConsumerRecord:
@@ -162,3 +163,19 @@ def test_what_cannot_become_bytes_is_a_line_with_its_input(text, format, schema)
     assert refused.value.field == "value"
     with pytest.raises(Refused, match="no name"):
         writing.headers_of(": x")
+
+
+def test_a_download_ends_when_its_user_may_read_no_longer(monkeypatch):
+    monkeypatch.setattr(message_pages, "CHECK_S", 0.0)
+    allowed = [True, True, False]
+
+    async def body():
+        while True:
+            yield b"x"
+
+    async def read():
+        return [piece async for piece in message_pages._counted(body(), lambda: allowed.pop(0))]
+
+    with pytest.raises(Refused, match="log in first"):
+        asyncio.run(read())
+    assert not allowed and message_pages._running == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from kavka.console.decoders import DECODERS
 from kavka.console.errors import Refused, explained
 from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter, Message
-from kavka.console.live import EventStream, event
+from kavka.console.live import CHECK_S, EventStream, event
 from kavka.console.messages import Query, Search, Start, read_one
 from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.showing import MessageRow
@@ -408,15 +408,21 @@ async def download_page(view: View) -> Response:
     search = await wanted.begun(view.context)
     body = showing.as_json(search) if kind == "json" else showing.as_csv(search)
     return StreamingResponse(
-        _counted(body),
+        _counted(body, view.context.is_current),
         media_type="application/json" if kind == "json" else "text/csv; charset=utf-8",
         headers=_attachment(f"{wanted.topic}.{kind}"),
     )
 
 
-async def _counted(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _counted(body: AsyncIterator[bytes], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Nothing more is sent to a user who may read no longer: the connection ends, and the file is not whole."""
+    checked = time.monotonic()
     async with _Running(), aclosing(body):  # type: ignore[type-var]
         async for piece in body:
+            if time.monotonic() - checked >= CHECK_S:
+                checked = time.monotonic()
+                if not is_allowed():
+                    raise Refused("log in first", 401)
             yield piece
 
 
