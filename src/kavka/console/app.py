@@ -295,7 +295,9 @@ class Web:
     async def _audit(
         self, user: str, address: str, cluster: str, action: str, arguments: dict[str, Any], outcome: str
     ) -> None:
-        audit_log.info("%s at %s, cluster %s: %s %s: %s", user, address, cluster, action, arguments, outcome)
+        # At a login the name is whatever was sent: a line break would forge another entry.
+        name = user if user.isprintable() else repr(user)
+        audit_log.info("%s at %s, cluster %s: %s %s: %s", name, address, cluster, action, arguments, outcome)
         line = AuditLine(time.time(), user[:64], address, cluster, action, arguments, outcome)
         try:
             await self.console.store.audit(line)

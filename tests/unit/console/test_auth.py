@@ -6,13 +6,14 @@ import asyncio
 import os
 import stat
 import time
+from types import SimpleNamespace
 
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
-from kavka.console.app import _local
+from kavka.console.app import Web, _local
 from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon
 from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hashed, verified
 from kavka.console.guard import Guard, host_name
@@ -268,6 +269,17 @@ def test_addresses_and_localhost_are_names_of_the_console(host):
 def test_no_other_name_is(host):
     assert not guard().host_allowed(host)
     assert guard(allowed_hosts=("evil.example",)).host_allowed("evil.example:9080")
+
+
+def test_the_name_of_a_login_forges_no_line_of_the_audit_log(caplog):
+    class Store:
+        async def audit(self, line):
+            pass
+
+    web = Web(SimpleNamespace(settings=ConsoleSettings(()), store=Store()))
+    with caplog.at_level("INFO", "kavka.console.audit"):
+        asyncio.run(web._audit("x\nanna", "192.0.2.1", "", "log_in", {}, "wrong name or password"))
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.5", "::ffff:10.0.0.5"])
