@@ -253,7 +253,7 @@ class Secrets(logging.Filter):
             if len(form) >= self._SHORT:
                 text = text.replace(form, placeholder)
             else:
-                text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", lambda _, shown=placeholder: shown, text)
+                text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", placeholder.replace("\\", r"\\"), text)
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
