@@ -8,14 +8,16 @@ as the same site for the browser: only the name in Host tells it apart.
 from __future__ import annotations
 
 import ipaddress
+import re
+
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 
 
 def host_name(host: str) -> str:
-    """Of a Host header: without the port, without the brackets of IPv6."""
-    host = host.lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+    """Of a Host header: without the port, without the brackets of IPv6. "" where it is malformed, such as
+    `[::1].evil.example`."""
+    match = _HOST.fullmatch(host.lower())
+    return (match[1] or match[2] or "") if match is not None else ""
 
 
 def is_address(name: str) -> bool:

@@ -298,6 +298,8 @@ def test_a_trusted_proxy_is_known_at_a_listener_of_both_families(peer):
 
 def test_a_host_header_has_a_name_and_perhaps_a_port():
     assert [host_name(h) for h in ("A:1", "a", "[::1]:2", "[::1]")] == ["a", "a", "::1", "::1"]
+    malformed = ("[::1].evil.example", "127.0.0.1:evil.example", "::1", "[::1", "a:1:2")
+    assert [host_name(h) for h in malformed] == [""] * len(malformed)
 
 
 CLUSTER = ClusterSettings("one", {"bootstrap.servers": "x:1"})
