@@ -25,6 +25,8 @@ from kavka.console.attempts import Attempts, TooSoon
 SESSION_IDLE_S = 8 * 3600.0
 SESSION_MAX_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
+MAX_USER_SESSIONS = 1000
+"""Of one user, whose oldest session makes room: many logins of a user end no session of another."""
 MAX_PENDING = 16
 """Passwords that wait to be hashed. One at a time is: scrypt takes memory and a core."""
 
@@ -290,6 +292,9 @@ class Auth:
 
     def begin(self, user: User) -> str:
         now = time.monotonic()
+        own = [token for token, session in self._sessions.items() if session.name == user.name]
+        if len(own) >= MAX_USER_SESSIONS:
+            del self._sessions[own[0]]
         if len(self._sessions) >= MAX_SESSIONS:
             self._sessions = {token: s for token, s in self._sessions.items() if self._alive(s, now)}
             while len(self._sessions) >= MAX_SESSIONS:

@@ -271,6 +271,19 @@ def test_no_other_name_is(host):
     assert guard(allowed_hosts=("evil.example",)).host_allowed("evil.example:9080")
 
 
+def test_many_logins_of_a_user_end_no_session_of_another(users, monkeypatch):
+    monkeypatch.setattr(auth_module, "MAX_SESSIONS", 5)
+    monkeypatch.setattr(auth_module, "MAX_USER_SESSIONS", 3)
+    users.put("bert", Role.VIEW, "x")
+    auth = Auth(users)
+    anna, bert = (users.users()[name][0] for name in ("anna", "bert"))
+    first = auth.begin(anna)
+    tokens = [auth.begin(bert) for _ in range(10)]
+    assert auth.session_user(first) == anna
+    assert [auth.session_user(token) for token in tokens] == [None] * 7 + [bert] * 3
+    auth.close()
+
+
 def test_the_name_of_a_login_forges_no_line_of_the_audit_log(caplog):
     class Store:
         async def audit(self, line):
