@@ -51,8 +51,8 @@ class Admin:
     def __del__(self) -> None:
         io = getattr(self, "_io", None)
         if io is not None and io.alive:
-            warn_unclosed(self, io.name)
             io.abandon()
+            warn_unclosed(self, io.name)
 
     def __enter__(self) -> Self:
         return self
