@@ -82,7 +82,7 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     known = {
         "range": RangePartitionAssignor,
@@ -113,7 +113,10 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
     )
     consumer.subscribe([topic], listener=Listener())
     while not stopping:
-        polled = consumer.poll(timeout_ms=1_000)
+        try:
+            polled = consumer.poll(timeout_ms=1_000)
+        except KafkaConnectionError:
+            continue  # kafka-python raises the error of a heartbeat that found no broker
         found = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
         if found:
             said_records(found)
