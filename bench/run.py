@@ -139,6 +139,9 @@ def main(argv: list[str] | None = None) -> int:
                 rows += _measure(BENCHMARKS[name], options, folder / name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if arguments.peer is not None:
+        for row in rows:
+            row.bar, row.at_least, row.at_most = "", None, None  # the bars are those beside Apache Kafka
     table = _tables(rows, options)
     print(f"\n{table}\n{time.monotonic() - began:.0f} s in all")
     _keep(rows, options, table)
