@@ -1,6 +1,6 @@
 """Each order with the customer who made it: orders (key: the customer) and the table customers, to orders-named.
 
-    kavka pipeline run examples/orders_with_customers.py
+kavka pipeline run examples/orders_with_customers.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Count words: from the lines in streams-plaintext-input to counts in streams-plaintext-output.
 
-    kavka pipeline run examples/word_count.py
+kavka pipeline run examples/word_count.py
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """python -m tests.chaos: rounds of faults against a cluster of three brokers. `make chaos` runs it.
 
-    python -m tests.chaos --list
-    python -m tests.chaos --faults kill,pause-leader --rounds 20
-    python -m tests.chaos --faults all --duration 3600 --apache
+python -m tests.chaos --list
+python -m tests.chaos --faults kill,pause-leader --rounds 20
+python -m tests.chaos --faults all --duration 3600 --apache
 """
 
 from __future__ import annotations

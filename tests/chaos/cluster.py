@@ -107,9 +107,7 @@ class Cluster:
         settings |= dict(overrides)
         kind: Any = ApacheKafka if apache else KavkaProcess
         options: dict[str, Any] = {"version": LAST_WITH_ZOOKEEPER, "zookeeper": self.zookeeper} if apache else {}
-        broker: Broker = kind(
-            folder, overrides=settings, log_dirs=(logs,), broker_id=number, start=False, **options
-        )
+        broker: Broker = kind(folder, overrides=settings, log_dirs=(logs,), broker_id=number, start=False, **options)
         broker.port = outside
         return broker
 

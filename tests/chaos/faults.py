@@ -1,8 +1,8 @@
 """What can go wrong, as functions that begin it, hold it and end it. Each kind names whom it is done to by role:
 
-    leader       of partition 0 of the topic under load, at that moment
-    controller   the broker that is the controller
-    any          one of the three
+leader       of partition 0 of the topic under load, at that moment
+controller   the broker that is the controller
+any          one of the three
 """
 
 from __future__ import annotations

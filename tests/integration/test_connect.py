@@ -184,9 +184,7 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
     assert headers[1][f"{prefix}class.name"] == "org.apache.kafka.connect.transforms.Cast$Value"
     assert headers[1][f"{prefix}exception.message"] == "Value (x) was out of range for requested data type"
     fill(target, topic, [b'{"id": 3}'])
-    wait_until(
-        lambda: out.read_text().split() == ["1", "2", "3"], timeout=PATIENCE, what="it goes on", interval=0.5
-    )
+    wait_until(lambda: out.read_text().split() == ["1", "2", "3"], timeout=PATIENCE, what="it goes on", interval=0.5)
     for name in ("tolerant", "strict"):
         assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
 

@@ -82,9 +82,7 @@ def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: 
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
-def test_rows_with_a_later_time_are_new(
-    sql: Any, postgres: Postgres, table: str, tmp_path: Path, kind: str
-) -> None:
+def test_rows_with_a_later_time_are_new(sql: Any, postgres: Postgres, table: str, tmp_path: Path, kind: str) -> None:
     postgres.query(
         f"CREATE TABLE {table} (id int, at {kind}); "
         f"INSERT INTO {table} VALUES (1, '2024-07-01 00:00:00.000001'), (2, '2024-07-01 00:00:00.000002'), (3, NULL)"

@@ -35,7 +35,7 @@ HOSTILE = [
     (b"control", b"bell\x07 escape\x1b[31m null\x00 turn\xe2\x80\xae around"),
     (b"huge", b"<i>" * 200_000),
     (None, None),
-    (b"=cmd|' /C calc'!A1", b"=HYPERLINK(\"http://elsewhere.example\")"),
+    (b"=cmd|' /C calc'!A1", b'=HYPERLINK("http://elsewhere.example")'),
 ]
 
 
@@ -185,9 +185,6 @@ def test_a_phone_shows_every_page_without_scrolling_sideways_also_in_the_dark(
             back = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
             assert sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200, f"{path} is bright: {back}"
         watch.check()
-
-
-
 
 
 # --- messages
@@ -566,7 +563,6 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
         "PUT /connectors/files/resume",
         "POST /connectors/broken/restart?includeTasks=true&onlyFailed=false",
     ]
-
 
 
 # --- a broker that is gone

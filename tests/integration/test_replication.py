@@ -129,9 +129,7 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_any_client_sends_is_on_every_broker_byte_for_byte(
-    cluster: KavkaCluster, topic: str, client: str
-) -> None:
+def test_what_any_client_sends_is_on_every_broker_byte_for_byte(cluster: KavkaCluster, topic: str, client: str) -> None:
     values = [f"{client} {n}" for n in range(300)]
     CLIENTS[client](cluster, topic, [(partition, value) for value in values for partition in range(3)])
     wait_identical(cluster, topic)
@@ -168,9 +166,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(
         n = 0
         while not stop.is_set():
             value = str(n)
-            producer.produce(
-                topic, value, partition=0, on_delivery=lambda e, _, v=value: e or acknowledged.append(v)
-            )
+            producer.produce(topic, value, partition=0, on_delivery=lambda e, _, v=value: e or acknowledged.append(v))
             producer.poll(0)
             n += 1
             time.sleep(0.001)
@@ -220,9 +216,7 @@ def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(
 def test_too_few_in_sync_is_told_to_who_asks_for_all(cluster: KavkaCluster, admin: Admin, client: str) -> None:
     name = f"few{abs(hash(client)) % 10**9}"
     admin.create_topics([NewTopic(name, replica_assignments={0: [0]}, configs={"min.insync.replicas": "1"})])
-    admin.create_topics(
-        [NewTopic(f"{name}-2", replica_assignments={0: [0, 1]}, configs={"min.insync.replicas": "2"})]
-    )
+    admin.create_topics([NewTopic(f"{name}-2", replica_assignments={0: [0, 1]}, configs={"min.insync.replicas": "2"})])
     wait_until(lambda: isr_of(admin, f"{name}-2") == [[0, 1]], timeout=60, what="in sync")
     cluster.stop(1)
     try:

@@ -73,9 +73,7 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
     ]
     made = native_frame(spark.createDataFrame(rows, schema), chain)
     found = [(one.topic, one.key, one.value, one.partition, one.sent_at, one.headers) for one in made.collect()]
-    assert found == [
-        ("out", b"k", word, None, 1500, [("h", b"1")]) for word in (bytearray(b"a"), bytearray(b"b"))
-    ]
+    assert found == [("out", b"k", word, None, 1500, [("h", b"1")]) for word in (bytearray(b"a"), bytearray(b"b"))]
     plan = made._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "MapInArrow" not in plan

@@ -198,4 +198,3 @@ def told_of(streams: KafkaStreams, topic: str) -> None:
         assert streams.store(asked).get("a") == (3 if number == partition else None)
     (thread,) = streams.metadata_for_local_threads()
     assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0", "2_0", "3_0"]
-

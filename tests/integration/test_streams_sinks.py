@@ -74,9 +74,7 @@ def test_a_partitioner_knows_the_partitions_of_a_topic_that_a_function_chose(
     assert partitions(by_key, f"{topic}-2", range(5)) == [0, 1, 0, 1, 0]
 
 
-def test_partitions_that_are_added_are_seen_after_the_age_of_metadata(
-    target: Target, admin: Admin, topic: str
-) -> None:
+def test_partitions_that_are_added_are_seen_after_the_age_of_metadata(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fixed = job(target, topic, **{"metadata.max.age.ms": "1"})
     assert partitions(fixed, "k", range(2)) == [0, 0]

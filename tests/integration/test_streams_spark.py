@@ -266,9 +266,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     output = f"{topic}-out"
     admin.create_topics([lasting(topic, 1), lasting(output, 1)])
     fill(target, topic, [(b"a", b"x", 1000), (b"b", b"x", 1000), (b"a", b"x", 1000)])
-    counts = Stores.key_value_store_builder(
-        Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long()
-    )
+    counts = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), Serdes.String(), Serdes.Long())
     topology = (
         Topology()
         .add_source("source", topic)

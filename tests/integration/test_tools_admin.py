@@ -391,7 +391,7 @@ def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None
         entries = [{"topic": name, "partition": 0, "offset": 2}, {"topic": name, "partition": 1, "offset": -1}]
         (tmp_path / f"{who}.json").write_text(json.dumps({"version": 1, "partitions": entries}))
     deleted = both.does_same("delete-records", "--offset-json-file", str(tmp_path / "{who}.json"), order=False)
-    assert deleted.endswith("-0\tlow_watermark: 2\n" f"partition: {both.names['ours']}-1\tlow_watermark: 3\n")
+    assert deleted.endswith(f"-0\tlow_watermark: 2\npartition: {both.names['ours']}-1\tlow_watermark: 3\n")
     broken = tmp_path / "broken.json"
     broken.write_text('{"partitions": [\n  {"topic": 1,}]}')
     both.fails_same("delete-records", "--offset-json-file", str(broken), says="line 2, column 15")
@@ -448,13 +448,12 @@ def test_what_a_cluster_is(both39: SideBySide, apache43: ApacheTools) -> None:
     both = both39
     both.looks_same("features", "describe")
     servers = both.cluster.bootstrap_servers
-    one, other = ours("cluster", "cluster-id", "--bootstrap-server", servers), both.apache.run(
-        "cluster", "cluster-id", "--bootstrap-server", servers
+    one, other = (
+        ours("cluster", "cluster-id", "--bootstrap-server", servers),
+        both.apache.run("cluster", "cluster-id", "--bootstrap-server", servers),
     )
     assert (one.code, one.out) == (0, other.out)
-    listed, theirs = (
-        run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (ours, apache43.run)
-    )
+    listed, theirs = (run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (ours, apache43.run))
     assert (listed.code, listed.out) == (0, theirs.out)
     one, other = both.run("broker-api-versions", looking=True)
     mine, its = ([line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (one, other))

@@ -268,8 +268,6 @@ def _without_last_batch(data: bytes) -> int:
     return last
 
 
-
-
 @pytest.mark.java
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 def test_the_java_client_commits_over_kills_of_its_broker(java_parts: None, tmp_path: Path, version: str) -> None:

@@ -255,4 +255,3 @@ def test_kafka_python_commits_and_aborts(target: Target, created: str, name: str
     finally:
         producer.close(10)
     assert read(target, created, 10) == [f"{round_number}-{n}" for round_number in (0, 2) for n in range(5)]
-

@@ -254,9 +254,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "session": lambda b: (
         b.stream("a").group_by_key().windowed_by(SESSIONS).count().to_stream(w).map_values(text).to("out")
     ),
-    "session_reduce": lambda b: (
-        b.stream("a").group_by_key().windowed_by(SESSIONS).reduce(plus).to_stream(w).to("out")
-    ),
+    "session_reduce": lambda b: b.stream("a").group_by_key().windowed_by(SESSIONS).reduce(plus).to_stream(w).to("out"),
     "suppress": lambda b: (
         b.stream("a")
         .group_by_key()
@@ -291,9 +289,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .to_stream()
         .to("out")
     ),
-    "table_group": lambda b: (
-        b.table("a").group_by(lambda k, v: (v, k)).count().to_stream().map_values(text).to("out")
-    ),
+    "table_group": lambda b: b.table("a").group_by(lambda k, v: (v, k)).count().to_stream().map_values(text).to("out"),
     "table_group_aggregate": lambda b: (
         b.table("a")
         .filter(lambda k, v: v != "v3")
@@ -399,9 +395,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "join_suppressed": lambda b: b.table("a").suppress(LIMITED).join(b.table("b"), plus).to_stream().to("out"),
     "join_suppressed_filter": lambda b: (
         b.table("b")
-        .outer_join(
-            b.table("a").filter(lambda k, v: v != "v1").suppress(LIMITED).map_values(lambda v: v + "!"), plus
-        )
+        .outer_join(b.table("a").filter(lambda k, v: v != "v1").suppress(LIMITED).map_values(lambda v: v + "!"), plus)
         .to_stream()
         .to("out")
     ),
@@ -410,9 +404,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "versioned_join_grace": lambda b: (
         b.stream("a").join(versioned(b, "b", "V"), plus, Joined.with_(name="late", grace_period=10)).to("out")
     ),
-    "versioned_join": lambda b: (
-        versioned(b, "a", "V").left_join(versioned(b, "b", "W"), plus).to_stream().to("out")
-    ),
+    "versioned_join": lambda b: versioned(b, "a", "V").left_join(versioned(b, "b", "W"), plus).to_stream().to("out"),
     "versioned_join_mapped": lambda b: (
         versioned(b, "a", "V")
         .filter(lambda k, v: v != "v1")
@@ -456,9 +448,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         b.stream("a").group_by_key().count().filter(lambda k, v: v > 3).map_values(text).to_stream().to("out")
     ),
     "global_store": global_store,
-    "pattern": lambda b: (
-        b.stream(re.compile("[ab]")).group_by_key().count().to_stream().map_values(text).to("out")
-    ),
+    "pattern": lambda b: b.stream(re.compile("[ab]")).group_by_key().count().to_stream().map_values(text).to("out"),
     "expressions": lambda b: (
         b.stream("a")
         .filter(col("value").is_not_null() & ~col("key").startswith("k3"))

@@ -83,15 +83,12 @@ async def _add_many(
                 topics = _verified(ctx, transaction.topics, topics)
         except KafkaError as error:
             topics = _all(transaction.topics, int(error.code))
-        results.append(
-            AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics)
-        )
+        results.append(AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics))
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 def _start(ctx: RequestContext, transaction: AddPartitionsToTxnTransaction) -> Any:
-    """Results, the partitions that are not in the transaction, the error of all of them, or a future of one of these.
-    """
+    """Results, the partitions that are not in the transaction, the error of all of them, or a future of one of these."""
     topics = transaction.topics
     refused = _refuse(ctx, topics, from_client=False)
     if refused is not None:

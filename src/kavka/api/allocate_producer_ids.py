@@ -11,6 +11,4 @@ from kavka.protocol.messages.allocate_producer_ids import AllocateProducerIdsReq
 @handles(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0))
 async def handle(ctx: RequestContext, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
     block = await ctx.broker.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
-    return AllocateProducerIdsResponse(
-        producer_id_start=block.first, producer_id_len=block.last - block.first + 1
-    )
+    return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.last - block.first + 1)

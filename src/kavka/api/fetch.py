@@ -90,9 +90,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
     results = fetch.read()
     if request.max_wait_ms > 0 and not fetch.enough(results):
         wait_ms, session = request.max_wait_ms, context.follower
-        waiter = FetchWaiter(
-            fetch.waiting_on(), fetch.ready, fetch.answer_again, wait_ms, session, fetch.of_follower
-        )
+        waiter = FetchWaiter(fetch.waiting_on(), fetch.ready, fetch.answer_again, wait_ms, session, fetch.of_follower)
         if fetch.of_follower:
             # What a follower has may commit something, and who waited for that may have appended since the read.
             waiter.check()

@@ -151,7 +151,6 @@ class FetchContext:
                     session.partitions.move_to_end(key)
         return told
 
-
     def _to_tell_follower(
         self, follower: FollowerSession, results: list[tuple[FetchPartition, Any, int]]
     ) -> list[tuple[FetchPartition, Any, int]]:

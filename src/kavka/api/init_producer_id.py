@@ -23,9 +23,7 @@ def _on_error(request: InitProducerIdRequest, version: int, error: KafkaError) -
     code = error.code
     if code is ErrorCode.PRODUCER_FENCED and version < 4:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
-    return InitProducerIdResponse(
-        error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
-    )
+    return InitProducerIdResponse(error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), on_error=_on_error)

@@ -15,9 +15,7 @@ from kavka.protocol.messages.list_partition_reassignments import (
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
-async def handle(
-    ctx: RequestContext, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
+async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
     asked = None
     if request.topics is not None:
         asked = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]

@@ -51,9 +51,7 @@ def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
     """All but the first are 0 on a broker that is not the controller."""
 
     def gauge(name: str, help: str, count: Callable[[ControllerContext], int]) -> None:
-        metrics.gauge(
-            name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0
-        )
+        metrics.gauge(name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0)
 
     gauge("kavka_controller_active", "1 on the broker that is the controller", lambda context: 1)
     gauge("kavka_controller_topics", "Topics of the cluster", lambda context: len(context.topics))

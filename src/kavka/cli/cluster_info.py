@@ -154,9 +154,7 @@ def _features(args: Arguments) -> None:
             _describe_features(admin.describe_features(), args)
             return
         levels = _levels(args, admin)
-        admin.update_features(
-            levels, allow_downgrade=args.subcommand != "upgrade", validate_only=bool(args["dry-run"])
-        )
+        admin.update_features(levels, allow_downgrade=args.subcommand != "upgrade", validate_only=bool(args["dry-run"]))
     for name, level in levels.items():
         done = "can be" if args["dry-run"] else "was"
         if args.subcommand == "disable":

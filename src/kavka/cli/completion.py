@@ -113,7 +113,7 @@ def _options_case(tool: Tool, command: Command) -> str:
     words += [f"--{option.name}" for option in (*_all_options(command), HELP)]
     if tool.name == "completion":
         words += SHELLS
-    return f"        {'|'.join(_patterns(tool))}) options=\"{' '.join(words)}\" ;;"
+    return f'        {"|".join(_patterns(tool))}) options="{" ".join(words)}" ;;'
 
 
 def _value_cases(tool: Tool, command: Command) -> list[str]:

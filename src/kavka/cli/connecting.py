@@ -17,9 +17,7 @@ DEFAULT_TIMEOUT_MS = 60_000
 PATIENCE_S = 3.0
 """How long nothing is said while no broker answers."""
 
-BOOTSTRAP = Option(
-    "bootstrap-server", "Brokers to begin with: host:port, separated by commas.", "server to connect to"
-)
+BOOTSTRAP = Option("bootstrap-server", "Brokers to begin with: host:port, separated by commas.", "server to connect to")
 BROKER_LIST = Option("broker-list", "As --bootstrap-server.", "server to connect to", older=True)
 ZOOKEEPER = Option(
     "zookeeper",

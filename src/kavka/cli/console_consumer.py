@@ -210,9 +210,7 @@ def _start(args: Arguments) -> str | int:
 
 
 def consumer_settings(args: Arguments) -> dict[str, Any]:
-    settings = client_settings(
-        args, ("consumer.config", "command-config"), ("consumer-property", "command-property")
-    )
+    settings = client_settings(args, ("consumer.config", "command-config"), ("consumer-property", "command-property"))
     settings["bootstrap.servers"] = bootstrap_servers(args)
     settings.setdefault("client.id", "console-consumer")
     settings.setdefault("isolation.level", args["isolation-level"])

@@ -203,9 +203,7 @@ def _send_lines(reader: LineReader, sending: Sending) -> None:
 
 
 def producer_settings(args: Arguments) -> dict[str, Any]:
-    settings = client_settings(
-        args, ("producer.config", "command-config"), ("producer-property", "command-property")
-    )
+    settings = client_settings(args, ("producer.config", "command-config"), ("producer-property", "command-property"))
     settings["bootstrap.servers"] = bootstrap_servers(args)
     if "compression-codec" in args:
         settings["compression.type"] = args["compression-codec"] or "gzip"

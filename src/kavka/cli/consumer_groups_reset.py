@@ -18,6 +18,7 @@ from kavka.common.types import TopicPartition
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
+
 def reset(admin: Admin, args: Arguments) -> int:
     way = _way(args)
     if not args.first("all-topics", "topic") and way != "from-file":

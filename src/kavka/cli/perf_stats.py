@@ -123,5 +123,3 @@ def metrics_text(group: str, client_id: str, metrics: Mapping[str, float]) -> st
         text = fixed(value, 3) if isinstance(value, (int, float)) else str(value)
         lines.append(f"{name:<{width}} : {text}")
     return "\n".join(lines)
-
-

@@ -298,5 +298,3 @@ def _from_file(path: str, delimiter: str) -> list[bytes]:
         raise ToolError("File does not exist or empty file provided.")
     print(f"Number of messages read: {len(found)}", flush=True)
     return [payload.encode() for payload in found]
-
-

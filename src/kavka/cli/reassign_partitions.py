@@ -327,9 +327,12 @@ def _partition_states(
         elif current.get(tp, []) == wanted:
             states[tp] = True, f"Reassignment of partition {tp} is completed."
         else:
-            states[tp] = True, (
-                f"There is no active reassignment of partition {tp}, but replica set is "
-                f"{ids(current.get(tp, []))} rather than {ids(wanted)}."
+            states[tp] = (
+                True,
+                (
+                    f"There is no active reassignment of partition {tp}, but replica set is "
+                    f"{ids(current.get(tp, []))} rather than {ids(wanted)}."
+                ),
             )
     return states
 
@@ -366,22 +369,31 @@ def _move_states(
         name, path = f"{replica.topic}-{replica.partition}", wanted[replica]
         now, later = places.get(replica, (None, None))
         if now is None:
-            states[replica] = True, (
-                f"Partition {name} is not found in any live log dir on broker {replica.broker_id}. "
-                "There is likely an offline log directory on the broker."
+            states[replica] = (
+                True,
+                (
+                    f"Partition {name} is not found in any live log dir on broker {replica.broker_id}. "
+                    "There is likely an offline log directory on the broker."
+                ),
             )
         elif later is None:
             if now == path:
                 states[replica] = True, f"Reassignment of replica {_replica(replica)} completed successfully."
             else:
-                states[replica] = True, (
-                    f"Partition {name} on broker {replica.broker_id} is not being moved from log dir {now} to {path}."
+                states[replica] = (
+                    True,
+                    (
+                        f"Partition {name} on broker {replica.broker_id} is not being moved from log dir {now} to {path}."
+                    ),
                 )
         elif later == path:
             states[replica] = False, f"Reassignment of replica {_replica(replica)} is still in progress."
         else:
-            states[replica] = False, (
-                f"Partition {name} on broker {replica.broker_id} is being moved to log dir {later} instead of {path}."
+            states[replica] = (
+                False,
+                (
+                    f"Partition {name} on broker {replica.broker_id} is being moved to log dir {later} instead of {path}."
+                ),
             )
     return states
 

@@ -40,9 +40,7 @@ COMMAND = Command(
     "run-class",
     "Run a tool by the name of its Java class in Kafka; all that follows is for the tool.",
     positionals=(Positional("class", "As kafka.tools.GetOffsetShell.", completes=""),),
-    examples=(
-        "kavka run-class kafka.tools.GetOffsetShell --broker-list localhost:9092 --topic orders --time -1",
-    ),
+    examples=("kavka run-class kafka.tools.GetOffsetShell --broker-list localhost:9092 --topic orders --time -1",),
 )
 
 

@@ -174,9 +174,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
             raise ToolError(f"'{entry}' in --replica-assignment is not a list of broker ids, as 0:1:2") from None
         doubled = sorted({broker for broker in brokers if brokers.count(broker) > 1})
         if doubled:
-            raise ToolError(
-                f"Partition replica lists may not contain duplicate entries: {','.join(map(str, doubled))}"
-            )
+            raise ToolError(f"Partition replica lists may not contain duplicate entries: {','.join(map(str, doubled))}")
         assignment[partition] = brokers
         if len(brokers) != len(assignment[0]):
             raise ToolError(f"Partition {partition} has different replication factor: {brokers}")

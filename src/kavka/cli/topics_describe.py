@@ -107,9 +107,7 @@ def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
     return list(admin.describe_topics([listing.name for listing in found]).values()) if found else []
 
 
-def _reassignments(
-    admin: Admin, descriptions: list[TopicDescription]
-) -> dict[TopicPartition, PartitionReassignment]:
+def _reassignments(admin: Admin, descriptions: list[TopicDescription]) -> dict[TopicPartition, PartitionReassignment]:
     partitions = [TopicPartition(d.name, info.partition) for d in descriptions for info in d.partitions]
     try:
         return admin.list_partition_reassignments(partitions)
@@ -167,9 +165,7 @@ def _show_table(
                 row += [ids(p.reassignment.adding_replicas if p.reassignment else ())]
                 row += [ids(p.reassignment.removing_replicas if p.reassignment else ())]
             rows.append(row)
-        lacking = {
-            ids(p.info.isr) for p in partitions if len(p.info.isr) < p.replication_factor
-        }
+        lacking = {ids(p.info.isr) for p in partitions if len(p.info.isr) < p.replication_factor}
         print_table(
             headings + (["ADDING", "REMOVING"] if moving else []),
             rows,

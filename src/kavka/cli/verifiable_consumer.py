@@ -43,9 +43,7 @@ COMMAND = Command(
         ),
         Option("group-remote-assignor", "The broker's assignor, with --group-protocol consumer.", "name"),
         Option("assignment-strategy", "The assignor's class, with --group-protocol classic.", "class", default=RANGE),
-        Option(
-            "session-timeout", "The session timeout of a classic member.", "milliseconds", int, SESSION_TIMEOUT_MS
-        ),
+        Option("session-timeout", "The session timeout of a classic member.", "milliseconds", int, SESSION_TIMEOUT_MS),
         Option("max-messages", "How many records to read; -1: until the tool is ended.", "number", int, -1),
         Option(
             "reset-policy",

@@ -167,9 +167,7 @@ class StateMachines:
             case ReplicaAction.JOIN:
                 assignment = self._context.assignment(tp)
                 if broker_id not in assignment.replicas:
-                    self._context.set_assignment(
-                        tp, replace(assignment, replicas=(*assignment.replicas, broker_id))
-                    )
+                    self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker_id)))
             case ReplicaAction.DELETE:
                 batch.tell_stop(broker_id, tp, delete=True)
             case ReplicaAction.FORGET:

@@ -49,9 +49,7 @@ class TopicChanges:
 
     async def _nodes(self, names: Iterable[str]) -> dict[str, tuple[TopicNode, Stat]]:
         by_path = {paths.topic(name): name for name in names}
-        nodes = await self._term.tree.get_all(
-            list(by_path), lambda path: self._term.watch_topic(by_path[path])
-        )
+        nodes = await self._term.tree.get_all(list(by_path), lambda path: self._term.watch_topic(by_path[path]))
         found: dict[str, tuple[TopicNode, Stat]] = {}
         for name, node in zip(by_path.values(), nodes, strict=True):
             if node is None:

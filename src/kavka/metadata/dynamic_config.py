@@ -172,9 +172,7 @@ class DynamicConfig:
         """What the group sets itself. `change` checks the values (`BrokerConfigs.check_group`)."""
         await self._store.ensure(_GROUPS)
         entity = f"{paths.GROUP_CONFIGS}/{paths.group_node(group)}"
-        values = await self._change(
-            paths.group_config(group), entity, SINGLE_GROUP_CONFIGS, change, keep_empty=False
-        )
+        values = await self._change(paths.group_config(group), entity, SINGLE_GROUP_CONFIGS, change, keep_empty=False)
         if values is not None:
             self._take_group(group, values)
 

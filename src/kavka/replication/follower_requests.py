@@ -1,8 +1,8 @@
 """What a follower asks a leader's broker for: its partitions, and the fetch session in which only changes are named.
 
-    changed      has to be named in the next request: new, or from another offset than before
-    in session   the leader was told of it, and goes on sending from there
-    forgotten    the leader was told of it, and is to leave it out from the next request on
+changed      has to be named in the next request: new, or from another offset than before
+in session   the leader was told of it, and goes on sending from there
+forgotten    the leader was told of it, and is to leave it out from the next request on
 """
 
 from __future__ import annotations

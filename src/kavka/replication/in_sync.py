@@ -137,8 +137,6 @@ def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> 
     )
 
 
-def out_of_sync(
-    members: Iterable[FollowerState], leader_end: int, now: float, max_lag: float
-) -> list[int]:
+def out_of_sync(members: Iterable[FollowerState], leader_end: int, now: float, max_lag: float) -> list[int]:
     """Which of the ISR's followers have not been at the leader's end for too long."""
     return [one.broker_id for one in members if not one.is_caught_up(leader_end, now, max_lag)]

@@ -99,9 +99,7 @@ def test_leaders_are_elected_and_the_answer_waits_for_the_metadata(tmp_path: Pat
         controller = client.broker.controller
         await controller.controlled_shutdown(1, epoch(client, 1))
         controller.context.shutting_down.clear()
-        request = ElectLeadersRequest(
-            topic_partitions=[TopicPartitions(topic="t", partitions=[0, 4])], timeout_ms=5000
-        )
+        request = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0, 4])], timeout_ms=5000)
         answer = await client.ask(request, version)
         results = {p.partition_id: p for p in answer.replica_election_results[0].partition_result}
         assert results[0].error_code == E.PREFERRED_LEADER_NOT_AVAILABLE and results[0].error_message

@@ -22,8 +22,12 @@ class Time:
 
 def partition(index: int, offset: int = 0) -> SimpleNamespace:
     return SimpleNamespace(
-        partition=index, fetch_offset=offset, partition_max_bytes=1000, current_leader_epoch=-1,
-        last_fetched_epoch=-1, log_start_offset=-1,
+        partition=index,
+        fetch_offset=offset,
+        partition_max_bytes=1000,
+        current_leader_epoch=-1,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
     )
 
 

@@ -261,9 +261,7 @@ def test_a_producer_is_kept_waiting_for_a_while_when_its_last_transaction_still_
     assert broker.send(broker.request(producer, A)) == [NONE]
     node.replicas.partitions[A].leader_id = -1
     node.tell(A, -1)
-    following = node.run(
-        node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda found: found)
-    )
+    following = node.run(node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda found: found))
     assert node.state(ID) == "PrepareCommit"
     answer = node.run(broker.start(broker.request(following, B)), wait_ms=500)
     assert codes(answer) == [ErrorCode.CONCURRENT_TRANSACTIONS]

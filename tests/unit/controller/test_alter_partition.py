@@ -116,9 +116,7 @@ def test_isr_changes_that_old_brokers_wrote_themselves_are_taken_up() -> None:
         await cluster.store.set(paths.partition_state(T0), PartitionStateNode(1, 0, (1,), 1).encode())
         prefix = f"{paths.ISR_CHANGES}/{paths.ISR_CHANGE_PREFIX}"
         await cluster.store.create(prefix, b"junk", sequential=True)
-        await cluster.store.create(
-            prefix, paths.encode_partitions([T0, TopicPartition("gone", 1)]), sequential=True
-        )
+        await cluster.store.create(prefix, paths.encode_partitions([T0, TopicPartition("gone", 1)]), sequential=True)
         await cluster.quiet()
         assert await cluster.store.children(paths.ISR_CHANGES) == []
         assert cluster.controller.context.leaderships[T0].state.isr == (1,)

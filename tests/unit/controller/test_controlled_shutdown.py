@@ -92,9 +92,7 @@ def test_an_earlier_life_or_an_unknown_broker_is_refused() -> None:
 
 def test_producer_ids_come_in_blocks_that_nobody_else_gets() -> None:
     async def body(cluster: Cluster) -> None:
-        blocks = [
-            await cluster.controller.allocate_producer_ids(b, cluster.nodes[b].epoch) for b in (0, 1, 2, 1)
-        ]
+        blocks = [await cluster.controller.allocate_producer_ids(b, cluster.nodes[b].epoch) for b in (0, 1, 2, 1)]
         assert [(block.first, block.last) for block in blocks] == [(n * 1000, n * 1000 + 999) for n in range(4)]
         refusals = ((1, 77, ErrorCode.STALE_BROKER_EPOCH), (9, 1, ErrorCode.BROKER_ID_NOT_REGISTERED))
         for broker_id, epoch, code in refusals:

@@ -226,5 +226,3 @@ def test_wherever_a_controller_fails_the_end_is_the_same(mode: str, monkeypatch:
         except BaseException as error:
             raise AssertionError(f"{mode} write {at} of {writes}") from error
     assert struck >= writes - 3
-
-

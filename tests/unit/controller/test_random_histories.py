@@ -42,7 +42,6 @@ class WatchedTree(MemoryTree):
                 self._check(PartitionStateNode.decode(tp, data), PartitionStateNode.decode(tp, now))
         return results
 
-
     def _check(self, before: PartitionStateNode, now: PartitionStateNode) -> None:
         is_right = bool(now.isr) and len(set(now.isr)) == len(now.isr)
         is_right &= now.controller_epoch >= before.controller_epoch

@@ -117,9 +117,7 @@ class World:
         )
         request = LeaderAndIsrRequest(
             controller_epoch=1,
-            topic_states=[
-                LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=self.topic_id, partition_states=[state])
-            ],
+            topic_states=[LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=self.topic_id, partition_states=[state])],
         )
         for broker_id in list(to):
             node = self.nodes[broker_id]
@@ -187,9 +185,7 @@ class World:
 
     def list_offsets(self, timestamp: int, version: int = 7, replica_id: int = -1) -> Any:
         asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])]
-        )
+        request = ListOffsetsRequest(replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
         return self.nodes[self.leader].ask(request, version).topics[0].partitions[0]
 
     def fetch_as(self, replica_id: int, offset: int, *, epoch: int = -1, broker_epoch: int = -1) -> Any:

@@ -110,9 +110,7 @@ def test_a_full_answer_names_every_partition_and_one_that_goes_on_only_what_is_n
 
         def ask(session_id: int, epoch: int, named: list[int], offset: int = 0) -> Any:
             partitions = [
-                FetchPartition(
-                    partition=n, current_leader_epoch=0, fetch_offset=offset, partition_max_bytes=100_000
-                )
+                FetchPartition(partition=n, current_leader_epoch=0, fetch_offset=offset, partition_max_bytes=100_000)
                 for n in named
             ]
             topics = [FetchTopic(topic=TOPIC, topic_id=world.topic_id, partitions=partitions)] if named else []

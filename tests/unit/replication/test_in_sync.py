@@ -31,9 +31,7 @@ def follower(broker_id: int, end: int, caught_up_at: float = NOW) -> FollowerSta
         (0, 10, [(1, 7, NOW - LAG - 1)], {0, 1}, {0}, 7),  # a member counts however late or dead it is
     ],
 )
-def test_the_high_watermark_is_the_least_that_all_of_the_isr_have(
-    current, leader_end, followers, isr, alive, expected
-):
+def test_the_high_watermark_is_the_least_that_all_of_the_isr_have(current, leader_end, followers, isr, alive, expected):
     states = [follower(*one) for one in followers]
     assert high_watermark(current, leader_end, states, isr, NOW, LAG, alive) == expected
 

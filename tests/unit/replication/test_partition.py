@@ -58,18 +58,14 @@ def make(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **co
     log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
     partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
     partition.make_leader(
-        LeaderAndIsrPartitionState(
-            leader=0, leader_epoch=3, isr=list(isr), replicas=list(replicas), partition_epoch=1
-        ),
+        LeaderAndIsrPartitionState(leader=0, leader_epoch=3, isr=list(isr), replicas=list(replicas), partition_epoch=1),
         log,
     )
     return partition
 
 
 def answer() -> SimpleNamespace:
-    return SimpleNamespace(
-        error_code=0, base_offset=0, log_append_time_ms=-1, log_start_offset=0, error_message=None
-    )
+    return SimpleNamespace(error_code=0, base_offset=0, log_append_time_ms=-1, log_start_offset=0, error_message=None)
 
 
 def test_an_append_is_visible_only_after_it_was_written(tmp_path):
@@ -201,9 +197,7 @@ def test_a_waiting_fetch_is_answered_when_there_is_enough_and_leaves_nothing_beh
     async def scenario() -> None:
         partition = make(tmp_path)
         size = len(batch())
-        waiter = FetchWaiter(
-            [partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "answer", 60_000
-        )
+        waiter = FetchWaiter([partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "answer", 60_000)
         for n in range(2):
             assert not waiter.future.done(), n
             partition.stage(batch(), 1, LATEST)

@@ -594,6 +594,4 @@ def test_a_partition_that_is_flushed_holds_up_only_the_next_request(tmp_path):
             assert (await world.committed()).error_code == 0
         assert world.log(1).flushed_offset == 3
 
-    in_world(
-        tmp_path, body, brokers=(0, 1), settings=replace(QUICK, fetch_wait_max_ms=30_000), flush_messages=1
-    )
+    in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, fetch_wait_max_ms=30_000), flush_messages=1)

@@ -210,9 +210,7 @@ def test_a_log_that_was_cut_on_a_full_disk_remembers_nothing_of_what_is_gone(
     assert again.last_producer_entry(1).last_sequence == 3  # type: ignore[union-attr]
 
 
-def test_a_log_that_cannot_begin_anew_has_a_broken_directory(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_begin_anew_has_a_broken_directory(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing left of it that could be used: it must be opened again."""
     log = open_log()
     append(log, 3)

@@ -78,8 +78,7 @@ class ClusterListing:
 @query("/clusters", "The clusters of this console", everywhere=True)
 async def list_clusters(context: Context) -> list[ClusterListing]:
     return [
-        ClusterListing(name, handle.settings.servers, handle.error)
-        for name, handle in context.console.clusters.items()
+        ClusterListing(name, handle.settings.servers, handle.error) for name, handle in context.console.clusters.items()
     ]
 
 

@@ -160,6 +160,4 @@ class OffsetStore:
         gone."""
         known = {(group, *place): None for group, offsets in self._groups.items() for place in offsets}
         known.update(dict.fromkeys(self._unstable))
-        return [
-            OffsetRecord(group, topic, partition, None) for group, topic, partition in known if topic in topics
-        ]
+        return [OffsetRecord(group, topic, partition, None) for group, topic, partition in known if topic in topics]

@@ -102,9 +102,7 @@ class StringConverter(Converter):
     """Text: a string column. Anything else is written as Java's toString() would."""
 
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
-    options = (
-        Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),
-    )
+    options = (Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),)
 
     @property
     def is_text(self) -> bool:

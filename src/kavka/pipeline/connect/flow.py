@@ -205,5 +205,3 @@ def observed(frame: DataFrame, observation: Any) -> DataFrame:
     if "topic" in frame.columns:
         measures.append(F.collect_set("topic").alias("topics"))
     return frame.observe(observation, *measures)
-
-

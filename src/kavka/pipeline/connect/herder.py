@@ -490,4 +490,3 @@ def _no_type(config: Mapping[str, str | None]) -> str:
 def _shown(status: Status) -> dict[str, Any]:
     found = {"state": status.state, "worker_id": status.worker_id}
     return found if status.trace is None else {**found, "trace": status.trace}
-

@@ -213,9 +213,7 @@ class JsonConverter(Converter):
                 return F.transform(column, lambda one: self._from_wire(one, kind.elementType, scales, inside))
             case MapType():
                 inside = (*path, schemas.INSIDE)
-                values = F.transform_values(
-                    column, lambda _, one: self._from_wire(one, kind.valueType, scales, inside)
-                )
+                values = F.transform_values(column, lambda _, one: self._from_wire(one, kind.valueType, scales, inside))
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
                 return F.timestamp_millis(F.when(column.between(-_LAST_MS, _LAST_MS), column)).cast(kind)
@@ -318,9 +316,7 @@ def _may_be_unfit(kind: DataType) -> bool:
     return isinstance(kind, (TimestampType, TimestampNTZType, DecimalType))
 
 
-def _looked_at(
-    batch: DataFrame, schema: Column, enveloped: Column
-) -> tuple[DataType, dict[str, str], Scales]:
+def _looked_at(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[DataType, dict[str, str], Scales]:
     """(the type of a micro-batch's payloads, what is wrong with those of its schemas that are none or do not fit with
     the others, scales). The schemas of most records count first, so that a few records that differ fail, and not the
     rest; the same records have the same outcome when they are read again."""

@@ -49,7 +49,7 @@ def alter_offsets(worker: Worker, name: str, cls: type[Connector], entries: Entr
         field = cls.partition_field
         for partition, _ in entries:
             if set(partition) != {field}:
-                raise ConnectError(f"a partition of this connector is {{\"{field}\": …}}, not {json.dumps(partition)}")
+                raise ConnectError(f'a partition of this connector is {{"{field}": …}}, not {json.dumps(partition)}')
         cls.check_offsets({str(partition[field]): offset for partition, offset in entries if offset is not None})
         worker.offsets.alter(name, entries)
     else:

@@ -98,7 +98,7 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
     if kind == "struct":
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise ConnectError("Struct schema's \"fields\" argument is not an array.")
+            raise ConnectError('Struct schema\'s "fields" argument is not an array.')
         return StructType([_field(one, depth + 1) for one in fields])
     raise ConnectError(f"Unknown schema type: {kind}")
 

@@ -112,9 +112,7 @@ def tell(task: Task, context: Context, seen: dict[str, Any]) -> None:
         log.error("Connector %s: %d records failed and are left out%s", task.name, seen["failed"], shown)
 
 
-def _write_batch(
-    task: Task, context: Context, flow: Flow, frame: DataFrame, named: dict[str, str] | None
-) -> None:
+def _write_batch(task: Task, context: Context, flow: Flow, frame: DataFrame, named: dict[str, str] | None) -> None:
     """`named`: which batch of which query it is, where it may be written again."""
     from pyspark.sql import Observation
 

@@ -53,9 +53,7 @@ class StreamsBuilder:
         self.add_source(name, names, how)
         return KStream(self, name, how.key_serde, how.value_serde)
 
-    def table(
-        self, topic: str, consumed: Consumed | None = None, materialized: Materialized | None = None
-    ) -> KTable:
+    def table(self, topic: str, consumed: Consumed | None = None, materialized: Materialized | None = None) -> KTable:
         """A topic as a table: the last value of each key."""
         from kavka.pipeline.streams.ktable import KTable
 

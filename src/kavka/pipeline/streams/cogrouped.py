@@ -138,4 +138,3 @@ class SessionWindowedCogroupedKStream(_Cogrouped):
 
 def cogrouped(grouped: KGroupedStream, aggregator: Aggregator) -> CogroupedKStream:
     return CogroupedKStream(((grouped, aggregator),))
-

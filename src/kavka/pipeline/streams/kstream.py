@@ -266,9 +266,7 @@ class KStream:
         kept = windows.size + windows.grace
         for store, serde in ((this_store, value_serde), (other_store, other_serde)):
             builder.topology.add_state_store(
-                StoreBuilder(
-                    WINDOW, store, key_serde, serde, retention=kept, window_size=windows.size, duplicates=True
-                )
+                StoreBuilder(WINDOW, store, key_serde, serde, retention=kept, window_size=windows.size, duplicates=True)
             )
         pending = None
         if left or right:

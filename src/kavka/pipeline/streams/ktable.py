@@ -86,9 +86,7 @@ class KTable:
         step.stores = node.stores
         return KTable(self.builder, name, step, *serdes, self.grace)
 
-    def to_stream(
-        self, mapper: Callable[[Any, Any], Any] | None = None, named: Named | None = None
-    ) -> KStream:
+    def to_stream(self, mapper: Callable[[Any, Any], Any] | None = None, named: Named | None = None) -> KStream:
         from kavka.pipeline.streams.kstream import KStream
 
         name = self.builder.new_name("KTABLE-TOSTREAM-", named)

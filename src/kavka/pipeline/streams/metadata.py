@@ -86,9 +86,7 @@ class Metadata:
         read = frozenset(tp for task in self.tasks() for tp in task.topic_partitions)
         return StreamsMetadata(self._host, frozenset(self._topology.stores), read)
 
-    def for_key(
-        self, store: str, key: Any, how: Serde | Callable[..., int | None] | None = None
-    ) -> KeyQueryMetadata:
+    def for_key(self, store: str, key: Any, how: Serde | Callable[..., int | None] | None = None) -> KeyQueryMetadata:
         if store in self._topology.global_stores:
             return KeyQueryMetadata(self._host, -1)
         sub = next((one for one in self._plan.stateful if store in one.stores), None)

@@ -179,4 +179,3 @@ def to_column(expression: Expression) -> Column:
         "is_null": f.isnull,
     }
     return translated[expression.name](*given)
-

@@ -94,9 +94,7 @@ def stateless_ids(topology: Topology) -> set[int]:
     """Sub-topologies that remember nothing: no stores, none of every task's, no processors of the user's own."""
     if topology.global_stores:
         return set()
-    return {
-        sub.id for sub in topology.subtopologies() if not sub.stores and not any(map(is_users, sub.processors))
-    }
+    return {sub.id for sub in topology.subtopologies() if not sub.stores and not any(map(is_users, sub.processors))}
 
 
 def internal_topics(topology: Topology) -> tuple[set[str], set[str]]:
@@ -106,9 +104,7 @@ def internal_topics(topology: Topology) -> tuple[set[str], set[str]]:
         sink.topic: sub.id for sub in topology.subtopologies() for sink in sub.sinks if isinstance(sink.topic, str)
     }
     shuffled = {
-        name
-        for name, topic in topology.internal_topics.items()
-        if not topic.users and writers.get(name) in stateless
+        name for name, topic in topology.internal_topics.items() if not topic.users and writers.get(name) in stateless
     }
     return shuffled, set(topology.internal_topics) - shuffled
 

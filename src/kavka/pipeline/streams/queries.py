@@ -318,4 +318,3 @@ def check_type(topology: Topology, name: str, wanted: QueryableStoreType) -> Non
 
 def read_only(name: str, wanted: QueryableStoreType, empty: Store, read: Reading, count: Callable[[], int]) -> Any:
     return _READERS[wanted.kind](name, empty, read, count, wanted.stamped)
-

@@ -122,8 +122,7 @@ _DOUBLE = _numbers("Serdes.Double", ">d")
 
 
 _OWN = {
-    one.name: one
-    for one in (_STRING, _BYTES, _JSON, _UUID, _BOOLEAN, _VOID, _SHORT, _INTEGER, _LONG, _FLOAT, _DOUBLE)
+    one.name: one for one in (_STRING, _BYTES, _JSON, _UUID, _BOOLEAN, _VOID, _SHORT, _INTEGER, _LONG, _FLOAT, _DOUBLE)
 }
 
 

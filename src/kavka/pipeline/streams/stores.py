@@ -88,9 +88,7 @@ class Stores:
         kept, size = millis(retention, "the retention"), millis(window_size, "the size of windows")
         if kept < size:
             raise TopologyException(f"The retention period of the window store {name} must be no smaller than its size")
-        return StoreBuilder(
-            WINDOW, check_name(name), retention=kept, window_size=size, duplicates=retain_duplicates
-        )
+        return StoreBuilder(WINDOW, check_name(name), retention=kept, window_size=size, duplicates=retain_duplicates)
 
     in_memory_window_store = persistent_window_store
 
@@ -294,9 +292,7 @@ class WindowStore(Store):
     def backward_fetch(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
         return self._between(self._need_key(key), time_from, time_to, True)
 
-    def fetch_range(
-        self, first: Any, last: Any, time_from: int, time_to: int
-    ) -> Iterator[tuple[Windowed, Any]]:
+    def fetch_range(self, first: Any, last: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
         low, high = self._key_bytes(first), self._key_bytes(last)
         for data in sorted(self._data):
             if (low is None or data >= low) and (high is None or data <= high):

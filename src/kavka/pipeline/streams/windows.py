@@ -127,9 +127,7 @@ class SlidingWindows:
 
     @staticmethod
     def of_time_difference_and_grace(difference: Duration, grace: Duration) -> SlidingWindows:
-        return SlidingWindows(
-            _at_least(0, difference, "the time difference"), _at_least(0, grace, "a window's grace")
-        )
+        return SlidingWindows(_at_least(0, difference, "the time difference"), _at_least(0, grace, "a window's grace"))
 
 
 @dataclass(frozen=True)

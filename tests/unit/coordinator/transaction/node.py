@@ -155,9 +155,7 @@ class Node:
         partition = self.replicas.partitions.get(tp)
         if partition is None:
             partition = Partition(tp, topic_id, ME, self._worker(tp), self.metrics.of_topic(tp.topic))
-        log = partition.log or Log.open(
-            self.path / str(tp), tp, LogConfig(**config), self.clock, clean_shutdown=False
-        )
+        log = partition.log or Log.open(self.path / str(tp), tp, LogConfig(**config), self.clock, clean_shutdown=False)
         state = LeaderAndIsrPartitionState(leader=ME, leader_epoch=epoch, isr=[ME], replicas=[ME])
         partition.make_leader(state, log)
         self.replicas.partitions[tp] = partition

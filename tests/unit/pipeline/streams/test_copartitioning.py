@@ -178,9 +178,7 @@ def test_global_tables_and_processors_of_the_user_need_no_topics_with_as_many_pa
     check(topology, a=3, b=2)
 
 
-def test_topics_of_a_pattern_are_checked_by_what_they_have_now(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_topics_of_a_pattern_are_checked_by_what_they_have_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     builder = StreamsBuilder()
     builder.stream(re.compile("logs.*")).join(builder.table("b"), pair, Joined.as_("enrich")).to("out")
     counts = {"logs1": 2, "b": 2}

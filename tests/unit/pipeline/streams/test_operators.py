@@ -330,7 +330,9 @@ def test_an_expression_says_what_it_cannot_do_when_it_is_made() -> None:
 def test_a_topology_is_drawn_as_a_graph() -> None:
     builder = StreamsBuilder()
     builder.stream("in").group_by_key().count(Materialized.as_("counts")).to_stream().to("out")
-    assert builder.build().describe().picture() == """graph TD
+    assert (
+        builder.build().describe().picture()
+        == """graph TD
   subgraph s0 [Sub-topology 0]
     KSTREAM_SOURCE_0000000000["KSTREAM-SOURCE-0000000000"]
     KSTREAM_AGGREGATE_0000000001["KSTREAM-AGGREGATE-0000000001<br/>counts"]
@@ -343,6 +345,7 @@ def test_a_topology_is_drawn_as_a_graph() -> None:
   KTABLE_TOSTREAM_0000000002 --> KSTREAM_SINK_0000000003
   KSTREAM_SINK_0000000003 --> t_out(["out"])
 """
+    )
 
 
 def test_the_drivers_stores_show_values_with_their_times_or_without() -> None:

@@ -14,7 +14,7 @@ from kavka.pipeline.streams.purging import Purge
 def write(checkpoint: Path, batch: int, *sources: str, committed: bool = True) -> None:
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True, exist_ok=True)
-    (checkpoint / "offsets" / str(batch)).write_text("\n".join(['v1', '{"batchWatermarkMs":0}', *sources]))
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(["v1", '{"batchWatermarkMs":0}', *sources]))
     if committed:
         (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 

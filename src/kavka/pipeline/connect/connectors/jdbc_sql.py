@@ -266,6 +266,4 @@ class Range:
         time = self.dialect.time(moment, self.with_zone)
         if self.incrementing is None or number is None:
             return f"({self.timestamp} > {time})"
-        return (
-            f"({self.timestamp} > {time} OR ({self.timestamp} = {time} AND {self.incrementing} > {number}))"
-        )
+        return f"({self.timestamp} > {time} OR ({self.timestamp} = {time} AND {self.incrementing} > {number}))"

@@ -155,6 +155,4 @@ def _split(data: bytes) -> pa.Array:
     offsets = np.zeros(len(ends) + 1, np.int32)
     # Before the end of a line there are as many ends fewer in the text as there are lines before it.
     offsets[1:] = ends - np.arange(len(ends))
-    return as_text(
-        pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
-    )
+    return as_text(pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)]))

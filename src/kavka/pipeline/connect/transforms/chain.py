@@ -161,5 +161,3 @@ def _loaded(
         errors.update(wrong)
         return None
     return cls, config, side
-
-

@@ -250,5 +250,3 @@ class Flatten(Transform):
             else:
                 found.append((name, inner))
         return found
-
-

@@ -101,8 +101,10 @@ class Cast(Transform):
 def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column | None]:
     """(the column, where it cannot be done)."""
     if isinstance(kind, _TIMES):
-        column = F.unix_millis(column.cast("timestamp")) if target != "string" else F.date_format(
-            column, "yyyy-MM-dd'T'HH:mm:ss.SSSX"
+        column = (
+            F.unix_millis(column.cast("timestamp"))
+            if target != "string"
+            else F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSX")
         )
         return (column if target == "string" else column.cast(_TYPES[target])), None
     if isinstance(kind, DateType) and target != "string":
